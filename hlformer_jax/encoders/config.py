@@ -143,8 +143,8 @@ def read_text(section: Mapping[str, Any], where: str) -> Text:
 
 def read_vision(section: Mapping[str, Any], where: str) -> Vision:
     """Return the checked sizes of an image encoder."""
-    if section.get("num_channels", 3) != 3:
-        raise EncoderError(f"{where}.num_channels is not 3")
+    if (channels := section.get("num_channels", 3)) != 3:
+        raise EncoderError(f"{where}.num_channels: {channels!r} is not 3")
     vision = Vision(**_read_tower(section, VISION_SIZES, where))
     if vision.grid < 1:
         raise EncoderError(f"{where}.patch_size is larger than image_size")

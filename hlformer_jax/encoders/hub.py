@@ -17,10 +17,10 @@ from hlformer_jax.encoders.config import Config, EncoderError
 from hlformer_jax.encoders.encoder import ImageTextEncoder, TextEncoder
 
 CONFIG = "config.json"
-PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
-"""Names of the file with the settings of image processing; transformers 5 writes the second."""
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+"""Names of the files with the settings of image processing; transformers 5 writes the second."""
 
-_SMALL_FILES = (CONFIG, *PREPROCESSORS, tokenizer.SETTINGS, "special_tokens_map.json")
+_SMALL_FILES = (CONFIG, PREPROCESSOR, PROCESSOR, tokenizer.SETTINGS, "special_tokens_map.json")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -119,33 +119,45 @@ def save(encoder: ImageTextEncoder, folder: str | Path) -> None:
         raise EncoderError(f"{encoder.name} is in {encoder.dtype}; only float32 can be saved")
     family = families.image_text_family(encoder.config)
     config = family.write_config(encoder.config)
-    preprocessing = family.write_preprocessing(encoder.image_processor)
+    preprocessing = images.write(
+        encoder.image_processor, f"{family.name.capitalize()}ImageProcessor"
+    )
     folder = Path(folder)
-    for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSORS[0], CONFIG):
+    for name in (weights.SINGLE, tokenizer.FILE, tokenizer.SETTINGS, PREPROCESSOR, CONFIG):
         files.check_output(folder / name, files.Replace.OWN)
     (folder / CONFIG).unlink(missing_ok=True)
     content = weights.to_bytes(encoder.params, family.leaves(encoder.config))
     files.write_bytes(folder / weights.SINGLE, content, files.Replace.OWN)
     files.write_bytes(folder / tokenizer.FILE, encoder.tokenizer.content, files.Replace.OWN)
     files.write_json(folder / tokenizer.SETTINGS, encoder.tokenizer.settings, files.Replace.OWN)
-    files.write_json(folder / PREPROCESSORS[0], preprocessing, files.Replace.OWN)
+    files.write_json(folder / PREPROCESSOR, preprocessing, files.Replace.OWN)
     files.write_json(folder / CONFIG, config, files.Replace.OWN)
 
 
 def _read_image_processor(folder: Path, config: Config) -> images.Preprocessing:
-    path = next(folder / name for name in PREPROCESSORS if (folder / name).exists())
-    content = configs.read_json(path)
-    settings = content.get("image_processor", content)
+    path, settings = _find_image_settings(folder)
     if not isinstance(settings, Mapping):
         raise EncoderError(f"{path}: image_processor is not an object")
     defaults = families.image_text_family(config).image_settings
     image_processor = images.read(settings, defaults, str(path))
     if image_processor.size != config.vision.image_size:
         raise EncoderError(
-            f"{folder}: {PREPROCESSORS[0]} resizes images to {image_processor.size} pixels, but"
+            f"{folder}: {path.name} resizes images to {image_processor.size} pixels, but"
             f" {CONFIG} has an image_size of {config.vision.image_size}"
         )
     return image_processor
+
+
+def _find_image_settings(folder: Path) -> tuple[Path, Any]:
+    """Return the file with the settings of image processing, and the settings, None if missing.
+
+    Saved by transformers 5, a folder may still contain a `preprocessor_config.json` from before.
+    """
+    path = folder / PROCESSOR
+    settings = configs.read_json(path).get("image_processor") if path.exists() else None
+    if settings is None and (path := folder / PREPROCESSOR).exists():
+        settings = configs.read_json(path)
+    return path, settings
 
 
 def _digest(paths: list[Path]) -> str:
@@ -189,12 +201,12 @@ def missing_files(folder: Path) -> list[str]:
     has_config = (folder / CONFIG).exists()
     names = [] if has_config else [CONFIG]
     names += [path.name for path in weights.files(folder) if not path.exists()]
-    if not (folder / tokenizer.FILE).exists():
-        names.append(tokenizer.FILE)
     model_type = configs.read_json(folder / CONFIG).get("model_type") if has_config else None
-    has_preprocessor = any((folder / name).exists() for name in PREPROCESSORS)
-    if families.has_images(model_type) and not has_preprocessor:
-        names.append(PREPROCESSORS[0])
+    # Without its settings, the texts of a SigLIP would keep their capitals.
+    text_files = [tokenizer.FILE, *([tokenizer.SETTINGS] if model_type == "siglip" else [])]
+    names += [name for name in text_files if not (folder / name).exists()]
+    if families.has_images(model_type) and _find_image_settings(folder)[1] is None:
+        names.append(PREPROCESSOR)
     return names
 
 

@@ -100,18 +100,20 @@ def read(content: Mapping[str, Any], defaults: Mapping[str, Any], where: str) ->
 
     Args:
       content: the JSON object.
-      defaults: the architecture's values for missing keys (`ImageTextFamily.image_settings`). If
-        their `size` has a shortest edge, a plain number as `size` is also a shortest edge.
+      defaults: the architecture's values for missing keys (`ImageTextFamily.image_settings`).
       where: the file's name, for errors.
 
     Raises:
       EncoderError: if a value is invalid or the preprocessed images would not be square.
     """
     fields = {**_DEFAULTS, **defaults}
-    fields |= {name: value for name, value in content.items() if value is not None}
+    # In a flag, null means false.
+    fields |= {k: value for k, value in content.items() if value is not None or k.startswith("do_")}
     if not fields["do_resize"]:
         raise EncoderError(f"{where}: do_resize is false, but an encoder needs images of one size")
-    number_is_edge = "shortest_edge" in defaults["size"]
+    if fields.get("use_square_size"):
+        raise EncoderError(f"{where}: use_square_size is true, but must be false or missing")
+    number_is_edge = not fields.get("default_to_square")
     height, width, edge = _read_size(fields["size"], number_is_edge, f"{where}: size")
     if fields["do_center_crop"]:
         crop = fields.get("crop_size", 224)
@@ -143,13 +145,19 @@ def write(preprocessing: Preprocessing, processor: str) -> dict[str, Any]:
     """Return the content of a `preprocessor_config.json`, which transformers can read too.
 
     Args:
-      preprocessing: settings whose `edge` is None.
+      preprocessing: the settings.
       processor: the class of transformers that reads the file.
     """
+    square = {"height": preprocessing.size, "width": preprocessing.size}
+    crop = {
+        "size": {"shortest_edge": preprocessing.edge},
+        "do_center_crop": True,
+        "crop_size": square,
+    }
     return {
         **_DEFAULTS,
         "image_processor_type": processor,
-        "size": {"height": preprocessing.size, "width": preprocessing.size},
+        **({"size": square} if preprocessing.edge is None else crop),
         "resample": next(k for k, name in _FILTERS.items() if name == preprocessing.filter),
         "rescale_factor": preprocessing.factor,
         "image_mean": list(preprocessing.mean),

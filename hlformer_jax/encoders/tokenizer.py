@@ -103,10 +103,9 @@ def read(folder: Path, config: TextConfig) -> Tokenizer:
 def missing_error(where: str) -> EncoderError:
     """Return the error for a folder or a model of the hub (`where`) without `tokenizer.json`."""
     return EncoderError(
-        f"{where}: lacks {FILE}; in an environment with transformers,"
-        f" AutoTokenizer.from_pretrained({where!r}).save_pretrained(FOLDER) writes one from a"
-        " tokenizer's other files (vocab.json and merges.txt, spiece.model); put it into the folder"
-        " that holds the model's other files"
+        f"{where}: lacks {FILE}; copy it from the model that it was trained from; except for a"
+        f" SigLIP, AutoTokenizer.from_pretrained({where!r}).save_pretrained(FOLDER) of transformers"
+        " writes one from vocab.json and merges.txt"
     )
 
 

@@ -56,7 +56,7 @@ class Leaf:
     names: tuple[str, ...]  # names of its tensors in the file: one, or one for each layer
     shape: tuple[int, ...]  # shape of each of these tensors
     read: Callable[[np.ndarray], np.ndarray] = _identity  # layout of the file → layout of the tree
-    write: Callable[[np.ndarray], np.ndarray] = _identity  # layout of the tree → layout of the file
+    write: Callable[[np.ndarray], np.ndarray] = _identity  # layout of the tree → order of the file
     is_matrix: bool = False  # a kernel or token embeddings, which may be stored in bfloat16
 
     @property
@@ -72,11 +72,6 @@ Leaves = dict[Place, Leaf]
 def as_scalar(array: np.ndarray) -> np.ndarray:
     """Return an array of one number without axes."""
     return array.reshape(())
-
-
-def as_vector(array: np.ndarray) -> np.ndarray:
-    """Return an array of one number with one axis."""
-    return array.reshape((1,))
 
 
 def _transpose(array: np.ndarray) -> np.ndarray:
@@ -184,7 +179,7 @@ def pooling_leaves(path: Place, name: str, tower: Tower) -> Leaves:
     width, hidden = tower.width, tower.hidden
     attention = f"{name}.attention"
     return {
-        (*path, "probe"): Leaf((f"{name}.probe",), (1, 1, width), np.ravel, _unflatten_probe),
+        (*path, "probe"): Leaf((f"{name}.probe",), (1, 1, width), np.ravel),
         # One kernel holds query, key and value, as in PyTorch's attention layer.
         (*path, "in", "kernel"): Leaf(
             (f"{attention}.in_proj_weight",),
@@ -199,10 +194,6 @@ def pooling_leaves(path: Place, name: str, tower: Tower) -> Leaves:
         **linear_leaves((*path, "fc1"), f"{name}.mlp.fc1", (width, hidden)),
         **linear_leaves((*path, "fc2"), f"{name}.mlp.fc2", (hidden, width)),
     }
-
-
-def _unflatten_probe(probe: np.ndarray) -> np.ndarray:
-    return probe.reshape(1, 1, -1)
 
 
 def files(folder: Path) -> list[Path]:

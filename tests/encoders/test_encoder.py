@@ -220,6 +220,19 @@ def test_configurations_that_disagree_are_refused(copy):
         encoders.load(folder)
 
 
+def test_image_settings_of_transformers_5_come_first(copy):
+    folder = copy("siglip")
+    former = json.loads((folder / "preprocessor_config.json").read_text())
+    path = folder / "processor_config.json"
+    path.write_text(json.dumps({"image_processor": former | {"resample": 2}}))
+    assert encoders.load(folder).image_processor.filter == "bilinear"
+    path.write_text(json.dumps({"processor_class": "SiglipProcessor"}))  # of transformers 4
+    assert encoders.load(folder).image_processor.filter == "bicubic"
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(EncoderError, match="lacks preprocessor_config"):
+        encoders.load(folder)
+
+
 def test_an_unknown_dtype_is_refused(golden):
     with pytest.raises(EncoderError, match="'float16'"):
         encoders.load(golden / "siglip", dtype="float16")

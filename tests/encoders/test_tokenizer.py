@@ -92,8 +92,12 @@ def test_the_named_token_pads(copy):
     path.write_text(json.dumps(settings | {"pad_token": "<unk>", "padding_side": "left"}))
     assert ids()[0] == 2 and ids()[-1] == 1
     # nothing named: config.json's default
-    path.unlink()
+    path.write_text(json.dumps({"tokenizer_class": "SiglipTokenizer"}))
     assert ids()[-1] == 1
+    # without the file, it is unknown how texts are normalised
+    path.unlink()
+    with pytest.raises(EncoderError, match=r"tokenizer_config\.json"):
+        ids()
 
 
 def test_ends_are_marked_as_the_configuration_asks(copy):
@@ -115,6 +119,7 @@ def test_a_tokenizer_without_its_file_says_what_to_do(copy):
     with pytest.raises(EncoderError, match="save_pretrained") as caught:
         encoders.load(folder)
     assert "\n" not in str(caught.value) and f"{folder}: lacks tokenizer.json" in str(caught.value)
+    assert "SigLIP" in str(caught.value)  # of which transformers writes no tokenizer.json
 
 
 def test_a_damaged_tokenizer_is_named(copy):
@@ -221,14 +226,36 @@ def test_without_rescaling_or_normalising():
     assert processor.scale == (1.0,) * 3 and processor.shift == (0.0,) * 3
 
 
-def test_written_and_read_again():
-    processor = preprocessing({"size": 40, "image_mean": [0.1, 0.2, 0.3]}, "siglip")
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"size": {"height": 40, "width": 40}, "image_mean": [0.1, 0.2, 0.3]},
+        {"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": 36},
+    ],
+)
+def test_written_and_read_again(content):
+    processor = preprocessing(content, "siglip")
     assert preprocessing(images.write(processor, "SiglipImageProcessor"), "siglip") == processor
+
+
+def test_number_as_size_is_shortest_edge_for_every_family():
+    for family in ("clip", "siglip"):
+        content = {"size": 32, "do_center_crop": True, "crop_size": 24}
+        assert preprocessing(content, family).edge == 32
+        square = preprocessing(content | {"default_to_square": True, "crop_size": 32}, family)
+        assert (square.size, square.edge) == (32, None)
+
+
+def test_flag_of_null_is_false():
+    processor = preprocessing({"do_rescale": None, "do_normalize": None}, "siglip")
+    assert (processor.factor, processor.mean, processor.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
 
 
 @pytest.mark.parametrize(
     ("content", "family", "name"),
     [
+        ({"use_square_size": True}, "clip", "use_square_size"),
+        ({"do_resize": None}, "clip", "do_resize"),
         ({"size": {"height": 20, "width": 30}}, "siglip", "20 x 30"),
         ({"size": {"longest_edge": 20}}, "siglip", "size"),
         ({"size": {"height": 40, "width": 40}, "crop_size": 20}, "clip", "crop_size"),

@@ -65,6 +65,7 @@ def test_written_and_read_again(encoder):
         ({"model_type": "siglib"}, "did you mean 'siglip'"),
         ({"model_type": "siglip2"}, "NaFlex"),
         ({"model_type": "clip", "text_config": []}, "text_config"),
+        ({"model_type": "clip", "vision_config": {"num_channels": 4}}, "num_channels: 4"),
         ({"model_type": "clip", "vision_config": {"num_hidden_layers": 0}}, "num_hidden_layers: 0"),
         ({"model_type": "clip", "text_config": {"hidden_act": "geluu"}}, "did you mean 'gelu'"),
         ({"model_type": "siglip", "text_config": {"projection_size": 512}}, "512"),

@@ -130,14 +130,6 @@ class ImageTextFamily(TextFamily):
         """
         raise EncoderError(f"an encoder of the architecture {self.name} cannot be saved")
 
-    def write_preprocessing(self, preprocessing: Preprocessing) -> dict[str, Any]:
-        """Return the content of a `preprocessor_config.json`.
-
-        Raises:
-          EncoderError: if encoders of this architecture are only read.
-        """
-        raise EncoderError(f"an encoder of the architecture {self.name} cannot be saved")
-
 
 def _channels(values: tuple[float, ...]) -> Float[Array, "1 1 1 3"]:
     return jnp.asarray(values, jnp.float32).reshape(1, 1, 1, 3)

@@ -8,10 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.encoders import config as configs
-from hlformer_jax.encoders import images, weights
+from hlformer_jax.encoders import weights
 from hlformer_jax.encoders.config import Config, EncoderError
 from hlformer_jax.encoders.families.family import ImageTextFamily
-from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer
 from hlformer_jax.encoders.transformer import (
     Params,
@@ -91,8 +90,8 @@ class Siglip(ImageTextFamily):
             **weights.linear_leaves(
                 ("text", "head"), "text_model.head", (text.width, config.width)
             ),
-            ("scale",): Leaf(("logit_scale",), (1,), weights.as_scalar, weights.as_vector),
-            ("bias",): Leaf(("logit_bias",), (1,), weights.as_scalar, weights.as_vector),
+            ("scale",): Leaf(("logit_scale",), (1,), weights.as_scalar),
+            ("bias",): Leaf(("logit_bias",), (1,), weights.as_scalar),
         }
 
     def image_states(
@@ -173,10 +172,6 @@ class Siglip(ImageTextFamily):
                 "num_channels": 3,
             },
         }
-
-    def write_preprocessing(self, preprocessing: Preprocessing) -> dict[str, Any]:
-        """Return the content of a `preprocessor_config.json`, which transformers can read."""
-        return images.write(preprocessing, "SiglipImageProcessor")
 
 
 def _write_tower(tower: configs.Tower, keys: Mapping[str, str]) -> dict[str, Any]:
