@@ -322,6 +322,21 @@ def test_short_videos_keep_their_frames_as_they_are():
     assert sample_frames(np.concatenate([frames, frames[:1]]), 128).shape == (128, 4)
 
 
+def test_teacher_cosines_are_of_the_means_of_spans():
+    rng = np.random.default_rng(0)
+    frames, captions = (rng.normal(size=(n, 4)).astype(np.float16) for n in (7, 3))
+    captions[2] = 0
+    spans = [slice(0, 2), slice(2, 5), slice(5, 6)]  # 7 / 3 and 14 / 3 rounded; the end is capped
+    means = [frames[span].astype(np.float64).mean(0) for span in spans]
+    expected = [
+        [0 if i == 2 else x @ y / np.linalg.norm(x) / np.linalg.norm(y) for y in means]
+        for i, x in enumerate(captions.astype(np.float64))
+    ]
+    found = transforms.teacher_cosines(frames, captions, 3)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_words_are_normalised_one_by_one_then_cut():
     words = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     np.testing.assert_array_equal(cut_words(words, 3), normalise(words)[:3])
