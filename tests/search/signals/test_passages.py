@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from types import SimpleNamespace
 
 import archive
 import numpy as np
@@ -14,6 +15,7 @@ from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.search.index import Entry, Index, packed
 from hlformer_jax.search.query import library
 from hlformer_jax.search.query.fusion import Ranking, fuse, split
+from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.protocol import Group, Scope
 from hlformer_jax.search.signals.transcript import passages, transcripts
@@ -101,6 +103,24 @@ def test_a_late_rank_does_not_lower_the_best_one():
     rankings.append(Ranking([Group(3, 0.0), Group(2, 0.0), Group(1, 0.0)], False))
     # Nothing is added, so 1 and 3 count as first and 2 as second.
     assert [group.position for group in fuse(rankings, 0)] == [1, 3, 2]
+
+
+def test_window_of_the_fusion_is_a_tenth_of_the_contents():
+    count = 25  # so 3 ranks of the signal that ranks all videos are added
+    entries = [Entry(*len(Entry._fields) * [f"{i}"]) for i in range(count)]
+    names = [entry.video for entry in entries]
+    scope = Scope(entries, names, np.arange(count), np.ones(count, bool))
+    order = [0, 1, 6, 5, 2, 3, 4, *range(7, count)]
+
+    def matches(positions, is_selective):
+        groups = [Group(position, 0.0) for position in positions]
+        return SimpleNamespace(is_selective=is_selective, rank=lambda k, _: groups[:k])
+
+    signals = {"visual": matches(order, False), "transcript": matches([5, 6], True)}
+    search = library._Search(tuple(signals), signals["visual"], signals)
+    places = library._ranked(Query("x", k=3), search, scope)
+    # 6: 1/62 + 1/63; 5: 1/61, which 1/64 would lift above it; 0: 1/61.
+    assert [place.group.position for place in places] == [6, 5, 0]
 
 
 def test_groups_are_split_by_their_matches():
