@@ -792,19 +792,26 @@ def test_variants_with_other_data_are_compared_among_themselves(sweep_of, result
         seeds=(0, 1),
     )
     planned = expand(sweep)
-    for run in planned:
-        videos = {"a": 9, "b": 8}[run.variant]
-        splits = {name: {"videos": videos} for name in ("train", "val", "test")}
-        chance = {name: float(videos) for name in sweep.metrics}
-        more = {
-            "data": {**describe_data(run.config), "splits": splits},
-            "references": {"chance": chance},
-        }
-        finish(tmp_path, run, f"of {run.variant}", result_of(run, 10.0) | more)
+
+    def finish_all(features):
+        for run in planned:
+            videos = {"a": 9, "b": 8}[run.variant]
+            splits = {name: {"videos": videos} for name in ("train", "val", "test")}
+            data = {**describe_data(run.config), "splits": splits, **features[run.variant]}
+            chance = {name: float(videos) for name in sweep.metrics}
+            more = {"data": data, "references": {"chance": chance}}
+            finish(tmp_path, run, f"of {run.variant}", result_of(run, 10.0) | more)
+
+    def references():
+        rows = tables.collect(sweep, planned, tmp_path)["references"]
+        return {row["method"]: row["mean"]["SumR"] for row in rows}
+
+    finish_all({"a": {}, "b": {"feature": "clip"}})
+    assert references() == {"chance, i3d": 9.0, "chance, clip": 8.0}
+    finish_all({"a": {}, "b": {}})
     table = tables.collect(sweep, planned, tmp_path)
     assert [data["splits"]["test"]["videos"] for data in table["data"]] == [9, 8]
-    rows = {row["method"]: row["mean"]["SumR"] for row in table["references"]}
-    assert rows == {"chance, data of a": 9.0, "chance, data of b": 8.0}
+    assert references() == {"chance, data of a": 9.0, "chance, data of b": 8.0}
     finish(tmp_path, planned[-1], "of a", result_of(planned[-1], 10.0))
     with pytest.raises(MixedDataError, match=r"b/seed0 .*'of b'.*b/seed1 has 'of a'"):
         tables.collect(sweep, planned, tmp_path)
