@@ -109,7 +109,6 @@ def _checks_pairs(loss: Loss) -> Loss:
 
 def identity_pairs(pairs: Pairs) -> Pairs:
     """Return pairs in which every caption has a column of its own, the column of its index."""
-    pairs = pairs.checked()
     columns = jnp.arange(len(pairs.video), dtype=jnp.int32)
     return Pairs(columns, pairs.caption_mask, pairs.caption_mask)
 
@@ -203,26 +202,24 @@ def triplet(
     lowest = jnp.finfo(scores.dtype).min
     candidates = jnp.where(real & ~positives, scores, lowest)
 
-    negative, exists = _at_rank(candidates, negatives.video)
+    # A row without a negative has the lowest number as its negative, so the term is 0.
+    negative = _at_rank(candidates, negatives.video)
     positive: Array = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
-    text = jnp.where(exists, jax.nn.relu(margin + negative - positive), 0)
+    text = jax.nn.relu(margin + negative - positive)
 
-    negative, exists = _at_rank(candidates.T, negatives.caption)
+    negative = _at_rank(candidates.T, negatives.caption)
     positive = masked_mean(scores, positives, axis=0)  # over the video's captions
     has_caption = jnp.any(positives, axis=0)
-    video = jnp.where(exists & has_caption, jax.nn.relu(margin + negative - positive), 0)
+    video = jnp.where(has_caption, jax.nn.relu(margin + negative - positive), 0)
     return masked_mean(text, pairs.caption_mask) + masked_mean(video, pairs.video_mask)
 
 
-def _at_rank(
-    candidates: Float[Array, "M X"], rank: Int[Array, " M"]
-) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
-    """Return each row's candidate at its rank in descending order, and whether it exists."""
+def _at_rank(candidates: Float[Array, "M X"], rank: Int[Array, " M"]) -> Float[Array, " M"]:
+    """Return each row's candidate at its rank in descending order."""
     order = jnp.argsort(jax.lax.stop_gradient(-candidates), axis=-1)
     index = jnp.take_along_axis(order, rank[:, None], axis=-1)
-    value = jnp.take_along_axis(candidates, index, axis=-1)[:, 0]
-    exists = ~(value <= jnp.finfo(candidates.dtype).min)  # True for NaN
-    return jnp.where(exists, value, 0), exists
+    value: Array = jnp.take_along_axis(candidates, index, axis=-1)[:, 0]
+    return value
 
 
 @_checks_pairs

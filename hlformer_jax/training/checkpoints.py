@@ -383,7 +383,7 @@ class Progress(NamedTuple):
 
     def is_over(self, patience: int) -> bool:
         """Return whether `patience` epochs have passed without an improvement."""
-        return self.epochs > 0 and self.epochs - 1 - self.best_epoch >= patience
+        return self.epochs - 1 - self.best_epoch >= patience
 
 
 class RunCheckpoints:

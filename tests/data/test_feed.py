@@ -322,6 +322,36 @@ def test_short_videos_keep_their_frames_as_they_are():
     assert sample_frames(np.concatenate([frames, frames[:1]]), 128).shape == (128, 4)
 
 
+def test_zero_vectors_stay_zero_and_short_ones_small():
+    vectors = np.float32([[0, 0], [3, 4], [3e-4, 4e-4]])
+    np.testing.assert_allclose(transforms.unit(vectors), [[0, 0], [0.6, 0.8], [0.6, 0.8]], 1e-6)
+    np.testing.assert_allclose(
+        transforms.unit(vectors, 1e-3), [[0, 0], [0.6, 0.8], [0.3, 0.4]], 1e-6
+    )
+
+
+def test_padding_is_zero_and_not_real():
+    padded, mask = transforms.pad([np.ones((2, 1)), np.ones((1, 1))], (3, 2, 1), np.float16)
+    assert padded.dtype == np.float16
+    np.testing.assert_array_equal(padded[..., 0], [[1, 1], [1, 0], [0, 0]])
+    np.testing.assert_array_equal(mask, [[True, True], [True, False], [False, False]])
+
+
+def test_teacher_cosines_are_of_the_means_of_spans():
+    rng = np.random.default_rng(0)
+    frames, captions = (rng.normal(size=(n, 4)).astype(np.float16) for n in (7, 3))
+    captions[2] = 0
+    spans = [slice(0, 2), slice(2, 5), slice(5, 6)]  # 7 / 3 and 14 / 3 rounded; the end is capped
+    means = [frames[span].astype(np.float64).mean(0) for span in spans]
+    expected = [
+        [0 if i == 2 else x @ y / np.linalg.norm(x) / np.linalg.norm(y) for y in means]
+        for i, x in enumerate(captions.astype(np.float64))
+    ]
+    found = transforms.teacher_cosines(frames, captions, 3)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_words_are_normalised_one_by_one_then_cut():
     words = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     np.testing.assert_array_equal(cut_words(words, 3), normalise(words)[:3])

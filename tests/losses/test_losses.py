@@ -279,6 +279,16 @@ def test_drawn_ranks_cover_exactly_the_negatives(hard):
         assert len(set(caption[:, v])) >= min(possible, 4)
 
 
+def test_negatives_of_lists_are_drawn():
+    lists = Pairs(*(field.tolist() for field in _pairs(1, 1)))
+    drawn, expected = (
+        retrieval.draw_negative_ranks(jax.random.key(0), pairs, False, 2)
+        for pairs in (lists, _pairs(1, 1))
+    )
+    np.testing.assert_array_equal(drawn.video, expected.video)
+    np.testing.assert_array_equal(drawn.caption, expected.caption)
+
+
 def test_draws_do_not_depend_on_the_capacity():
     draw = jax.jit(lambda key, pairs: retrieval.draw_negative_ranks(key, pairs, False, 2))
     small, large = (draw(jax.random.key(5), pairs) for pairs in (_pairs(), _pairs(2, 9)))
@@ -403,6 +413,7 @@ def _unit(x):
     "function",
     [
         lambda pairs, x: retrieval.nce(x[:, :3], pairs),
+        lambda pairs, x: retrieval.nce(x, pairs._replace(caption_mask=pairs.caption_mask[:1])),
         lambda pairs, x: retrieval.triplet(x[:, :3], pairs, _ranks(pairs), 0.2),
         lambda pairs, x: retrieval.joint_nce(x, pairs.caption_mask[:8]),
         lambda pairs, x: retrieval.query_diversity(x[:8], pairs, 0.2, 32, 2),

@@ -14,6 +14,7 @@ from hlformer_jax.nn.blocks import (
     BlockOptions,
     BlockWeights,
     Concatenation,
+    DynamicWeights,
     EuclideanBlock,
     FusionInputs,
     GaussianBank,
@@ -154,6 +155,34 @@ def test_block_weights_of_equal_logits_are_the_mean():
     np.testing.assert_allclose(weights.apply(params, *inputs), blocks[2], rtol=1e-5, atol=1e-6)
 
 
+def test_dynamic_weights_are_a_softmax_of_what_the_token_attends_to():
+    rng = np.random.default_rng(0)
+    blocks, inputs = (rng.normal(size=(*k, 2, 4, 6)).astype(np.float32) for k in ((3,), ()))
+    token, mask = (
+        rng.normal(size=6).astype(np.float32),
+        np.asarray([[True] * 4, [True] * 2 + [False] * 2]),
+    )
+    fuse = DynamicWeights(BlockOptions(2, 0.3))
+    given = [
+        FusionInputs(blocks, x, mask, jnp.float32(0.6), token) for x in (inputs, inputs.copy())
+    ]
+    given[1].inputs[1, 2:] = 9  # padding
+    shapes = jax.eval_shape(lambda: fuse.init(jax.random.key(0), given[0], False))
+    params = jax.tree.map(lambda p: rng.normal(size=p.shape).astype(np.float32), shapes)
+    found, padded = jax.jit(lambda: [fuse.apply(params, x, False) for x in given])()
+    np.testing.assert_array_equal(found, padded)
+    params = params["params"]
+    question = np.broadcast_to(token, (2, 1, 6))
+    cross = EuclideanBlock(BlockOptions(2, 0.0, expansion=1))
+    attended = cross.apply({"params": params["cross"]}, question, inputs, None, mask, False)
+    attended = np.asarray(attended)[:, 0]
+    logits = _dense(params["layer2"], np.maximum(_dense(params["layer1"], attended), 0))
+    weights = np.exp(logits / 0.6)
+    weights /= weights.sum(-1, keepdims=True)
+    expected = np.einsum("vk,kvlh->vlh", weights, blocks)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", [n for n, f in FUSIONS.items() if f.uses_token])
 def test_fusion_with_a_token_requires_it(name):
     fuse, blocks = FUSIONS[name](BlockOptions(2, 0.0)), jnp.ones((3, 1, 4, 8))
@@ -231,7 +260,6 @@ def _numpy_attention(params, x, c, merge):
     return project(params["output_proj"], tangent / beta)
 
 
-@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("merge", blocks.HEAD_MERGES)
 def test_attention_on_a_hyperboloid_of_any_curvature(float64, merge):
     rng = np.random.default_rng(0)

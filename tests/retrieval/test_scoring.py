@@ -280,6 +280,26 @@ def test_clips_hold_the_best_of_their_proposals():
         assert found[clip] == max(holding)
 
 
+def test_scores_over_time_are_of_the_best_proposal_with_the_frame():
+    starts, ends = proposals(4)
+    rng = np.random.default_rng(0)
+    clips, guided = rng.normal(size=(2, 3, len(starts))).astype(np.float32)
+    weights, together = np.asarray([0.6, 0.4], np.float32), 0.6 * clips + 0.4 * guided
+
+    def expected(scores):  # eight frames, two of each clip
+        holding = [(starts <= clip) & (clip < ends) for clip in np.arange(8) // 2]
+        return np.stack([scores[:, inside].max(-1) for inside in holding], axis=-1)
+
+    found = GuidedSimilarity(weights).over_time({"clips": clips, "guided": guided}, 8, 4, 9)
+    np.testing.assert_allclose(found, expected(together), rtol=1e-5, atol=1e-6)
+    maximum = MaximumSimilarity(weights)
+    found = maximum.over_time({"clips": clips}, 8, 4, 9)
+    np.testing.assert_allclose(found, 0.6 * expected(clips), rtol=1e-6)
+    frames = rng.normal(size=(3, 9)).astype(np.float32)
+    found = maximum.over_time({"frames": frames}, 8, 4, 9)
+    np.testing.assert_allclose(found, 0.4 * frames[:, :8], rtol=1e-6)
+
+
 def test_frame_takes_the_best_score_of_its_spans():
     rng = np.random.default_rng(0)
     for frames in (1, 3, 4, 7, 50):

@@ -651,36 +651,45 @@ def test_the_difference_is_that_of_sumr_in_the_mean_over_seeds_and_corpora(tmp_p
     assert (found["first"], found["second"]) == ("a", "b")
 
 
-def test_the_interval_over_queries_has_the_width_of_its_standard_error(tmp_path):
-    a, b = random_ranks(0, 20), random_ranks(1, 20)
-    runs = [leave(tmp_path, "a", 0, a), leave(tmp_path, "b", 0, b)]
+@pytest.mark.parametrize("corpora", ["5", "56"])
+def test_the_interval_over_queries_has_the_width_of_its_standard_error(corpora, tmp_path):
+    runs, variances = [], []
+    for k, corpus in enumerate(corpora):
+        a, b = random_ranks(2 * k, 20), random_ranks(2 * k + 1, 20)
+        runs += [leave(tmp_path, "a", 0, a, corpus), leave(tmp_path, "b", 0, b, corpus)]
+        # The variance of a ratio of sums over clusters, by linearisation.
+        differences = comparison.contributions(a) - comparison.contributions(b)
+        counts = np.bincount(VIDEOS)
+        residuals = np.bincount(VIDEOS, differences) - counts * differences.mean()
+        variances.append(np.sum(residuals**2) / counts.sum() ** 2)
     [found] = comparison.compare([("a", "b")], runs, tmp_path)
-    # The standard error of a ratio of sums over clusters, by linearisation.
-    differences = comparison.contributions(a) - comparison.contributions(b)
-    counts = np.bincount(VIDEOS)
-    residuals = np.bincount(VIDEOS, differences) - counts * differences.mean()
-    error = np.sqrt(np.sum(residuals**2)) / counts.sum()
+    error = np.sqrt(sum(variances)) / len(corpora)  # the corpora are drawn independently
     # 3 %: the quantiles of 10,000 draws vary by 1 to 2 %, 60 clusters are not quite normal.
     assert width(found["queries"]) == pytest.approx(2 * 1.96 * error, rel=0.05)
     # A single run says nothing of its seed.
     assert found["queries_seeds"] is found["real"] is None
 
 
-def test_the_interval_over_seeds_has_the_width_that_the_spread_of_the_runs_says(tmp_path):
+# The quantiles of Student's t for eight degrees of freedom and, with two corpora, for 16.
+@pytest.mark.parametrize(("corpora", "quantile"), [("5", 2.306), ("56", 2.120)])
+def test_the_interval_over_seeds_has_the_width_that_the_spread_of_the_runs_says(
+    corpora, quantile, tmp_path
+):
     # All queries of a run have one rank, so that queries do not vary, and SumR is 100 to 400.
     levels = {"a": (1, 5, 5, 10, 100), "b": (5, 10, 100, 100, 10)}
     runs = [
-        leave(tmp_path, variant, k, np.full(len(VIDEOS), rank))
-        for variant, ranks in levels.items()
+        leave(tmp_path, variant, k, np.full(len(VIDEOS), rank), corpus)
+        for corpus, (variant, ranks) in itertools.product(corpora, levels.items())
         for k, rank in enumerate(ranks)
     ]
     [found] = comparison.compare([("a", "b")], runs, tmp_path)
     assert width(found["queries"]) == pytest.approx(0, abs=1e-9)
     sums = {v: [400 if r == 1 else 300 if r == 5 else 200 if r == 10 else 100 for r in ranks]
             for v, ranks in levels.items()}  # fmt: skip
-    error = np.sqrt(sum(np.var(x, ddof=1) / len(x) for x in sums.values()))
-    # Student's t of eight degrees of freedom; means of five of a few values are not quite normal.
-    assert width(found["queries_seeds"]) == pytest.approx(2 * 2.306 * error, rel=0.1)
+    variance = sum(np.var(x, ddof=1) / len(x) for x in sums.values())
+    error = np.sqrt(variance / len(corpora))
+    # Means of five of a few values are not quite normal.
+    assert width(found["queries_seeds"]) == pytest.approx(2 * quantile * error, rel=0.1)
 
 
 def test_where_there_is_no_difference_seldom_one_is_called_real(monkeypatch):
@@ -741,7 +750,7 @@ def test_comparisons_use_the_runs_of_the_table_and_name_the_others(finished, tmp
     table = tables.collect(sweep, planned, tmp_path)
     [line] = [note for note in table["notes"] if "comparisons" in note]
     assert line.endswith("because test_queries.npz is missing: b, corpus 5, seed 0")
-    assert table["comparisons"] == comparison.compare(sweep.pairs, planned[1:], tmp_path)
+    assert table["comparisons"] == comparison.compare(sweep.pairs, planned[2:], tmp_path)
     assert table["comparisons"] != before["comparisons"]
     assert not any("comparisons" in note for note in before["notes"])
 
@@ -802,19 +811,26 @@ def test_variants_with_other_data_are_compared_among_themselves(sweep_of, result
         seeds=(0, 1),
     )
     planned = expand(sweep)
-    for run in planned:
-        videos = {"a": 9, "b": 8}[run.variant]
-        splits = {name: {"videos": videos} for name in ("train", "val", "test")}
-        chance = {name: float(videos) for name in sweep.metrics}
-        more = {
-            "data": {**describe_data(run.config), "splits": splits},
-            "references": {"chance": chance},
-        }
-        finish(tmp_path, run, f"of {run.variant}", result_of(run, 10.0) | more)
+
+    def finish_all(features):
+        for run in planned:
+            videos = {"a": 9, "b": 8}[run.variant]
+            splits = {name: {"videos": videos} for name in ("train", "val", "test")}
+            data = {**describe_data(run.config), "splits": splits, **features[run.variant]}
+            chance = {name: float(videos) for name in sweep.metrics}
+            more = {"data": data, "references": {"chance": chance}}
+            finish(tmp_path, run, f"of {run.variant}", result_of(run, 10.0) | more)
+
+    def references():
+        rows = tables.collect(sweep, planned, tmp_path)["references"]
+        return {row["method"]: row["mean"]["SumR"] for row in rows}
+
+    finish_all({"a": {}, "b": {"feature": "clip"}})
+    assert references() == {"chance, i3d": 9.0, "chance, clip": 8.0}
+    finish_all({"a": {}, "b": {}})
     table = tables.collect(sweep, planned, tmp_path)
     assert [data["splits"]["test"]["videos"] for data in table["data"]] == [9, 8]
-    rows = {row["method"]: row["mean"]["SumR"] for row in table["references"]}
-    assert rows == {"chance, data of a": 9.0, "chance, data of b": 8.0}
+    assert references() == {"chance, data of a": 9.0, "chance, data of b": 8.0}
     finish(tmp_path, planned[-1], "of a", result_of(planned[-1], 10.0))
     with pytest.raises(MixedDataError, match=r"b/seed0 .*'of b'.*b/seed1 has 'of a'"):
         tables.collect(sweep, planned, tmp_path)

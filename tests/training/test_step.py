@@ -176,6 +176,57 @@ def test_adam_has_no_bias_correction():
     np.testing.assert_allclose(state.first["x"], 0.1 * gradient["x"], rtol=1e-6)
 
 
+def _by_path(tree):
+    """The arrays of a tree in float64, by their paths."""
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.float64(x) for path, x in paths}
+
+
+def _small_tree(rng):
+    shapes = {"bank": {"kernel": (2, 3), "bias": (2, 3)}, "dense": (4,), "curvature": ()}
+    draw = lambda shape: np.float32(rng.normal(size=shape))
+    return jax.tree.map(draw, shapes, is_leaf=lambda x: isinstance(x, tuple))
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+@pytest.mark.parametrize("together", [None, 0.5])
+def test_built_optimiser_equals_numpy(together, as_rows):
+    fields = default().optim.copy_and_resolve_references()
+    with fields.unlocked():
+        fields.update(learning_rate=0.1, warmup=0.2, weight_decay=0.3, clip_norm=0.4)
+        fields.update({"global_clip": together, "fast_rate": 0.7} if together else {})
+    rates = {"curvature": "fast_rate"} if together else {}
+    module = SimpleNamespace(stacked=("bank",), undecayed=("bias",), rates=rates)
+    optimiser = optim.build(fields, module, 10)
+    rng = np.random.default_rng(0)
+    params = _small_tree(rng)
+    expected = _by_path(params)
+    first, second = ({name: np.zeros_like(x) for name, x in expected.items()} for _ in range(2))
+    params = Rows.from_tree(params) if as_rows else params
+    state, update = optimiser.init(params), jax.jit(optimiser.update)
+    for k in range(5):
+        gradient = _small_tree(rng)
+        given = params.like(gradient) if as_rows else gradient
+        updates, state = update(given, state, params)
+        params = optax.apply_updates(params, updates)
+        gradients = _by_path(gradient)
+        norm = np.sqrt(sum(np.sum(g**2) for g in gradients.values()))
+        falling = (1 + np.cos(np.pi * k / 10)) / 2 if together else (1 - k / 10) / 0.8
+        rate = 0.1 * (k / 2 if k < 2 else falling)
+        for name, g in gradients.items():
+            g = g * min(1, together / norm) if together else g
+            axes = (1,) if "bank" in name else None  # each block of the bank
+            g = g * np.minimum(1, 0.4 / np.sqrt(np.sum(g**2, axes, keepdims=True)))
+            first[name] = fields.beta1 * first[name] + (1 - fields.beta1) * g
+            second[name] = fields.beta2 * second[name] + (1 - fields.beta2) * g**2
+            change = first[name] / (np.sqrt(second[name]) + fields.epsilon)
+            change += (0 if "bias" in name else 0.3) * expected[name]
+            factor = 7 if together and "curvature" in name else 1
+            expected[name] = expected[name] - factor * rate * change
+    for name, x in _by_path(params.tree() if as_rows else params).items():
+        np.testing.assert_allclose(x, expected[name], rtol=1e-4, atol=1e-5)
+
+
 def _rows_tree(seed):
     rng = np.random.default_rng(seed)
     shapes = {

@@ -116,9 +116,19 @@ def test_copies_of_a_wrong_video_count_once(films, index):
     assert metrics.by_kind(library, asked)[""]["visual"]["R@5"] == 100
 
 
-def test_unindexed_video_is_named(library):
+@pytest.mark.parametrize("function", [evaluate, metrics.by_kind])
+def test_unindexed_video_is_named(library, function):
     with pytest.raises(SearchError, match="'d.film'"):
-        evaluate(library, [Caption("d.film", "red")])
+        function(library, [Caption("d.film", "red")])
+
+
+def test_repeated_sentences_are_marked_and_captions_of_all_videos_have_no_auc(library):
+    asked = [Caption("a.film", "red"), Caption("", "grey"), Caption("b.film", "Red."),
+             Caption("b.film", "green")]  # fmt: skip
+    figures, separation = evaluate(library, asked)
+    assert separation.is_first.tolist() == [True, False, True] and "AUC" in figures
+    asked.append(Caption("a.film", "blue", duplicates=("b.film", "trips/c.film")))
+    assert "AUC" not in evaluate(library, asked)[0]
 
 
 @pytest.mark.parametrize("probable", [False, True])
@@ -151,6 +161,8 @@ def test_separation_equals_brute_force(index, probable):
     assert separation.videos == ("a.film", "b.film") and figures["R@1"] == 100
     wins = [x > y for x, y in itertools.product(separation.present, separation.absent)]
     assert figures["AUC"] == 100 * np.mean(wins)
+    best = np.maximum(separation.present, separation.absent)
+    assert figures["AUC k"] == 100 * np.mean(best > separation.without_video["k"])
 
 
 def test_auc_equals_scipy_with_ties():
@@ -220,7 +232,7 @@ def test_by_kind_reports_each_signal(tmp_path, films):
     archive.fill(index, video=archive.TOLD)
     library = archive.opened(index, encoder=archive.Encoder(probable=True))
     captions = [
-        Caption("a.film", "red", 5.0, 8.0, kind="pictured"),
+        Caption("a.film", "red", 5.0, 8.0, kind="pictured", duplicates=("b.film",)),
         Caption("b.film", "blue", kind="pictured", duplicates=("a.film",)),
         Caption("b.film", "the lighthouse", 2.0, 6.0, kind="spoken", in_transcript=True),
         Caption("a.film", "black", 0.0, 8.0, kind="order", following=("red",)),

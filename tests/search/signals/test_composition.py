@@ -8,7 +8,7 @@ import pytest
 
 from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import packed
-from hlformer_jax.search.signals import visual
+from hlformer_jax.search.signals import composition, visual
 from hlformer_jax.search.signals.composition import chain
 
 
@@ -24,7 +24,10 @@ def index(tmp_path_factory):
 
 
 def brute(index, wanted, unwanted=(), levels=(), within=None):
-    """The score of every video by loops over its frames, and the best sequence's ends."""
+    """The score of every video by loops over its frames, and the best sequence's ends.
+
+    Without a sequence, the scores of the frames instead of the ends.
+    """
     encoder, found = archive.Encoder(), {}
     for name, record in index.videos.items():
         arrays = index.read(record.content)
@@ -38,7 +41,7 @@ def brute(index, wanted, unwanted=(), levels=(), within=None):
                     scores[f] -= max(float(frame @ other) - baseline, 0)
             parts.append(scores)
         if within is None:
-            found[name] = np.mean([max(part) for part in parts]), None
+            found[name] = np.mean([max(part) for part in parts]), np.mean(parts, axis=0)
             continue
         best = -np.inf, None
         for places in itertools.combinations(range(len(frames)), len(parts)):
@@ -54,10 +57,10 @@ def brute(index, wanted, unwanted=(), levels=(), within=None):
 @pytest.fixture(params=[1, 2**30], ids=["rounded", "whole"])
 def library(index, monkeypatch, request):
     monkeypatch.setattr(packed, "LARGE", request.param)
+    monkeypatch.setattr(composition, "VIDEOS_PER_BATCH", 2)  # most videos are behind the bound
     return archive.opened(index)
 
 
-@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("wanted", "options"),
     [
@@ -66,10 +69,13 @@ def library(index, monkeypatch, request):
         (["red"], {"without": ["green", "black white"]}),
         (["red"], {"then": "blue"}),
         (["red"], {"then": "blue", "within": 3}),
-        (["red"], {"then": ["blue", "green"], "within": 4, "without": "white"}),
+        pytest.param(
+            ["red"], {"then": ["blue", "green"], "within": 4, "without": "white"},
+            marks=pytest.mark.slow,  # it takes seconds
+        ),
         (["red"], {"then": "blue", "within": 0.5}),
     ],
-)
+)  # fmt: skip
 def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, options):
     texts = lambda one: [one] if isinstance(one, str) else one
     then, without = (texts(options.get(name, [])) for name in ("then", "without"))
@@ -86,10 +92,12 @@ def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, opti
         hits = library.query(wanted, k=k, **options)
         assert [hit.video for hit in hits] == order[:k]
         for hit in hits:
-            score, ends = expected[hit.video]
+            score, more = expected[hit.video]
             assert hit.score == pytest.approx(score, abs=1e-5) and np.isfinite(hit.scores).all()
-            if ends:  # the moment goes from the first of the sequence to the last
-                assert hit.moments[0].peak == ends[0] and hit.moments[0].end >= ends[1] + 1
+            if within is None:
+                np.testing.assert_allclose(hit.scores, more, atol=1e-5)
+            else:  # the moment goes from the first of the sequence to the last
+                assert hit.moments[0].peak == more[0] and hit.moments[0].end >= more[1] + 1
 
 
 def test_each_of_several_sentences_has_its_moment(tmp_path):
@@ -135,3 +143,23 @@ def test_gap_of_a_sequence_includes_its_longest_length():
     times = np.arange(100) / 10
     parts = np.zeros((2, 100), np.float32)
     assert np.isfinite(chain(parts, times, within=0.1)[0][:-1]).all()
+
+
+class Products:
+    """A ranker of three contents of one frame, whose products do not depend on the query."""
+
+    values = np.asarray([0.9, 0.5, 0.1], np.float32)
+
+    def bounds(self, required):
+        return np.tile(self.values, (len(required), 1))
+
+    def products(self, content, queries):
+        return np.full((len(queries), 1), self.values[content])
+
+
+def test_only_contents_that_pass_the_filters_are_searched(monkeypatch):
+    monkeypatch.setattr(composition, "VIDEOS_PER_BATCH", 1)
+    required, nothing = np.ones((2, 3), np.float32), np.ones((0, 3), np.float32)
+    query = composition.Composed(Products(), None, required, nothing, np.ones(0), None)
+    found = query.best(1, np.asarray([False, True, True]))
+    np.testing.assert_array_equal(found, np.asarray([-np.inf, 0.5, -np.inf], np.float32))

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import archive
 import numpy as np
@@ -12,11 +13,12 @@ import pytest
 from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import QueryError, SearchError
-from hlformer_jax.search.index import Index, packed
+from hlformer_jax.search.index import Entry, Index, packed
 from hlformer_jax.search.query import library
-from hlformer_jax.search.query.fusion import Ranking, fuse
+from hlformer_jax.search.query.fusion import Ranking, fuse, split
+from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
-from hlformer_jax.search.signals.protocol import Group
+from hlformer_jax.search.signals.protocol import Group, Scope
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.signals.transcript.transcripts import Reader
 from hlformer_jax.search.signals.transcript.words import normalise, spaced
@@ -95,6 +97,42 @@ def test_every_selective_ranking_counts_in_full():
     ]
     # 2: 1/61 + 1/62; 3: 1/61; 1: 1/61 as the first of the videos that match in no other way.
     assert [group.position for group in fuse(rankings, 1)] == [2, 3, 1]
+
+
+def test_a_late_rank_does_not_lower_the_best_one():
+    rankings = [Ranking([Group(1, 0.0), Group(2, 0.0)], False), Ranking([Group(3, 0.0)], False)]
+    rankings.append(Ranking([Group(3, 0.0), Group(2, 0.0), Group(1, 0.0)], False))
+    # Nothing is added, so 1 and 3 count as first and 2 as second.
+    assert [group.position for group in fuse(rankings, 0)] == [1, 3, 2]
+
+
+def test_window_of_the_fusion_is_a_tenth_of_the_contents():
+    count = 25  # so 3 ranks of the signal that ranks all videos are added
+    entries = [Entry(*len(Entry._fields) * [f"{i}"]) for i in range(count)]
+    names = [entry.video for entry in entries]
+    scope = Scope(entries, names, np.arange(count), np.ones(count, bool))
+    order = [0, 1, 6, 5, 2, 3, 4, *range(7, count)]
+
+    def matches(positions, is_selective):
+        groups = [Group(position, 0.0) for position in positions]
+        return SimpleNamespace(is_selective=is_selective, rank=lambda k, _: groups[:k])
+
+    signals = {"visual": matches(order, False), "transcript": matches([5, 6], True)}
+    search = library._Search(tuple(signals), signals["visual"], signals)
+    places = library._ranked(Query("x", k=3), search, scope)
+    # 6: 1/62 + 1/63; 5: 1/61, which 1/64 would lift above it; 0: 1/61.
+    assert [place.group.position for place in places] == [6, 5, 0]
+
+
+def test_groups_are_split_by_their_matches():
+    entries = [Entry(*len(Entry._fields) * [video]) for video in "abcd"]
+    scope = Scope(entries, ["x"], np.zeros(4, np.int64), np.ones(4, bool))
+    seen = Ranking([Group(0, 0.5, ("b", "c", "d"))], False)
+    matched = Ranking([Group(2, 0.2), Group(1, 0.1)], True)
+    found, unchanged = split([seen, matched], scope)
+    # The best match first, videos without a match last.
+    assert found.groups == [Group(2, 0.5), Group(1, 0.5), Group(0, 0.5, ("d",))]
+    assert unchanged == matched and not found.is_selective
 
 
 def test_text_matches_by_picture_and_transcript(index):
@@ -449,10 +487,14 @@ def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
     }
     assert spoken_in(copies, "elephant") == found
     # The copy without a transcript is a visual result of its own.
-    hits = archive.opened(copies).query("elephant")
-    assert {hit.video for hit in hits} >= {"holiday.film", *found}
-    [(video, (_, others))] = spoken_in(copies, "end", signals="transcript").items()
-    assert (video, others) == ("holiday.new.film", ("z.film",))
+    hits = archive.opened(copies).query("elephant", k=9)
+    assert {hit.video: hit.copies for hit in hits} == {
+        video: () for video in ("holiday.film", *found, *WORDS, "trips/c.film")
+    }
+    for signals in ("transcript", None):
+        assert spoken_in(copies, "end", signals=signals) == {
+            "holiday.new.film": ([(12, 13, "the end")], ("z.film",))
+        }
     library = archive.opened(copies)
     texts = {one.video: library.transcript(one.id) for one in library.videos()}
     assert texts["holiday.film"] == [] and len(texts["z.film"]) == 2
