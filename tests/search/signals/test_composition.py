@@ -110,6 +110,10 @@ def test_each_of_several_sentences_has_its_moment(tmp_path):
     first = library.query("red", then="blue")[0]
     assert first.video == "d.film" and first.moments[0][:2] == (4, 11)
     assert library.query("red", then="blue", within=2)[0].score < first.score
+    archive.film(films / "r.film", ["red"])
+    archive.fill(index)
+    seen = archive.opened(index).query(like=("r.film", 0), then="blue")[0]
+    assert seen.video == "d.film" and seen.moments[0][:2] == (4, 11)
 
 
 @pytest.mark.parametrize("probable", [True, False])
