@@ -165,7 +165,7 @@ def test_nodes_read_frames_of_spans_and_words_of_moments(train, seen):
                 told = [
                     one.moment_id for one in video.moments if start <= one.start and one.end <= end
                 ]
-                if pool.leaves[node] == 1 and pool.level[node] == 0:
+                if pool.level[node] == 0 and pool.leaves[node] > 1:
                     assert len(told) == 1
                 words = unit(np.concatenate([reader.read_words(name) for name in told]))[:W]
                 mask = batch.nodes.word_mask[row]

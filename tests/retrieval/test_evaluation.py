@@ -69,6 +69,14 @@ def test_scores_follow_the_order_of_captions_and_videos(evaluator, split, expect
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-6)
 
 
+def test_corpus_has_the_dtype_of_the_configuration(config, split):
+    config = config.copy_and_resolve_references()
+    config.eval.corpus = "int8"
+    evaluator = Evaluator(tiny.Linear(), config, devices.mesh())
+    stored, _ = evaluator.encode(MATRIX, evaluator.feed(split))
+    assert {branch.values.dtype for branch in stored.stored.values()} == {jnp.dtype("int8")}
+
+
 def test_metrics_agree_for_ranks_and_scores(evaluator, split, expected):
     result = evaluator.evaluate(MATRIX, evaluator.feed(split))
     own = expected[np.arange(CAPTIONS), split.caption_video]

@@ -32,7 +32,7 @@ def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
 
 def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
     captions = tmp_path / "captions.jsonl"
-    of = {"a.film": "red", "b.film": "green", "trips/c.film": "blue", "": "yellow"}
+    of = {"a.film": "red", "b.film": "yellow", "trips/c.film": "white blue", "": "green"}
     lines = [{"video": video, "sentence": sentence} for video, sentence in of.items()]
     captions.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = f"--captions={captions}"
@@ -57,15 +57,19 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
         others = [own @ query for name, own in frames.items() if name != line["video"]]
         elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
     assert levels["best_frame"].margin == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
+    assert levels["best_frame"].margin > 0.1
     assert levels["best_frame"].frames == len(every)
     assert "calibrated for 50 % false alarms on 3 captions" in ask("status").out
-    for sentence in ("red", "white", "yellow", "black"):
+    for sentence, good in {"red": True, "white": True, "red blue": False}.items():
         (query,) = encoder.encode_texts([sentence])
-        good = (every @ query).max() - np.median(every @ query) >= levels["best_frame"].margin
+        above = (every @ query).max() - np.median(every @ query)
+        assert (above >= levels["best_frame"].margin) == good
         errors = ask("query", sentence).errors
         assert bool(errors) != good, sentence
         if errors:
-            assert "50 % of what is absent do (calibrated with 3 captions)" in errors[0]
+            assert "50 % of absent things reach (calibrated with 3 captions)" in errors[0]
+    similar = archive.opened(Index.open(index)).query("red", like=("b.film", 0))
+    assert similar[0].is_match is None  # calibrated for texts alone
     for name in ("d", "e", "f"):
         archive.random_film(films / f"{name}.film", 60, seed=ord(name))
     assert ask("index", films).status == 0

@@ -100,6 +100,18 @@ def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, opti
                 assert hit.moments[0].peak == more[0] and hit.moments[0].end >= more[1] + 1
 
 
+def test_bounds_are_not_below_the_largest_product(library, index):
+    queries = np.random.default_rng(0).normal(size=(50, archive.WIDTH)).astype(np.float32)
+    queries /= np.linalg.norm(queries, axis=-1, keepdims=True)
+    ranker = library._ready()[0].visual.ranker
+    largest = [
+        (queries @ index.read(record.content).vectors.astype(np.float32).T).max(-1)
+        for record in index.records().values()
+    ]
+    above = ranker.bounds(queries) - np.stack(largest, axis=-1)
+    assert above.min() >= 0 and above.max() < 0.02
+
+
 def test_each_of_several_sentences_has_its_moment(tmp_path):
     films = archive.folder(tmp_path / "films")
     archive.film(films / "d.film", ["black"] * 4 + ["red"] * 2 + ["black"] * 4 + ["blue"] * 3)
@@ -110,6 +122,10 @@ def test_each_of_several_sentences_has_its_moment(tmp_path):
     first = library.query("red", then="blue")[0]
     assert first.video == "d.film" and first.moments[0][:2] == (4, 11)
     assert library.query("red", then="blue", within=2)[0].score < first.score
+    archive.film(films / "r.film", ["red"])
+    archive.fill(index)
+    seen = archive.opened(index).query(like=("r.film", 0), then="blue")[0]
+    assert seen.video == "d.film" and seen.moments[0][:2] == (4, 11)
 
 
 @pytest.mark.parametrize("probable", [True, False])
