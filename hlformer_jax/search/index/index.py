@@ -249,14 +249,17 @@ class Index:
     def is_deleted(self, name: str, follow: bool = False) -> bool:
         """Return whether a video's file is missing in a root that is available.
 
-        The root is checked last: if its disk goes offline in between, the file is not taken for
-        deleted.
+        The root is checked between two checks of the file: if its disk goes offline or comes back
+        meanwhile, the file is not taken for deleted.
 
         Args:
           name: the name of a video.
           follow: whether to follow a link, so that a link without a target counts as missing.
         """
-        return files.is_gone(self.path(name), follow) and self.is_available(split_name(name)[0])
+        path, root = self.path(name), split_name(name)[0]
+        return (
+            files.is_gone(path, follow) and self.is_available(root) and files.is_gone(path, follow)
+        )
 
     def check_root(self, folder: Path, instead_of: str | None = None) -> None:
         """Check that a folder shares no files with a root, so that no video is indexed twice.

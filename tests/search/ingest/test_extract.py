@@ -294,6 +294,20 @@ def test_warning_about_unusable_parts_is_stored(index, films):
     assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
 
 
+def test_no_file_is_deleted_on_a_disk_that_comes_back_meanwhile(
+    index, films, tmp_path, monkeypatch
+):
+    check = Index.is_available
+
+    def come_back(self, root):
+        (tmp_path / "away").rename(films)
+        return check(self, root)
+
+    films.rename(tmp_path / "away")
+    monkeypatch.setattr(Index, "is_available", come_back)
+    assert not index.is_deleted("b.film")
+
+
 def test_file_of_a_disk_that_goes_offline_is_retried(index, films, tmp_path):
     archive.film(films / "disk" / "new.film", ["red"] * 5)
 
