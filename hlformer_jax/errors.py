@@ -114,13 +114,18 @@ _ADVICE = {
 }
 """Advice for errors of the disk, by error number."""
 
-DISK_ERRORS = frozenset(errno.errorcode) - {
+_DISK_ERRORS = frozenset(errno.errorcode) - {
     errno.EINVAL, errno.ENOMEM, errno.EPERM, errno.ENOSYS, errno.ERANGE, errno.EDOM
 }  # fmt: skip
 """Error numbers that mean a fault of the disk or network and not of a file's content.
 
 FFmpeg also uses the numbers that are left out, for damaged files and unknown formats.
 """
+
+
+def is_of_disk(error: BaseException | None) -> bool:
+    """Return whether the disk or network caused an error, so that the file may be intact."""
+    return getattr(error, "errno", None) in _DISK_ERRORS
 
 
 def describe(error: Exception) -> str:

@@ -233,7 +233,7 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
                 for node in tree_nodes:
                     k, level = place[node], int(pool.level[node])
                     axes.plot(
-                        *at[k], marker, color=COLOURS[level % len(COLOURS)], zorder=2,
+                        *at[k], marker, color=_level_colour(level), zorder=2,
                         markersize=5.5, markerfacecolor=None if kind == "text" else "white",
                     )  # fmt: skip
                     table.add(
@@ -254,7 +254,7 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
 
     marks = [mark("text", GREY), mark("video", GREY, "s", markerfacecolor="white")]
     for level in range(highest + 1):
-        marks.append(mark(f"level {level}" if level else "leaf", COLOURS[level % len(COLOURS)]))
+        marks.append(mark(f"level {level}" if level else "leaf", _level_colour(level)))
     figure.legend(handles=marks, loc="outside lower center", ncols=min(len(marks), 6))
     shows = (
         "Nodes of some action trees, one panel per tree, with lines from parents to"
@@ -263,6 +263,10 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
         " give."
     )
     return Drawing(figure, table.columns, shows + left_out)
+
+
+def _level_colour(level: int) -> str:
+    return COLOURS[level % len(COLOURS)]
 
 
 def _check_ball(subject: Subject) -> None:

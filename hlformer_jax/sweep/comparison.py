@@ -95,8 +95,9 @@ def describe_left_out(
         for run in runs
         if run.variant in names and not (root / run.directory / QUERIES_FILE).exists()
     ]
-    line = f"not in the comparisons, because {QUERIES_FILE} is missing: {'; '.join(left_out)}"
-    return [line] if left_out else []
+    if not left_out:
+        return []
+    return [f"not in the comparisons, because {QUERIES_FILE} is missing: {'; '.join(left_out)}"]
 
 
 def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -> dict[str, Any]:

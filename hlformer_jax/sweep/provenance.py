@@ -140,10 +140,11 @@ def describe_environments(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def describe_unrecorded(runs: Sequence[Run]) -> list[str]:
     """Return a line that names finished runs whose data is unknown; none without such a run."""
+    if not runs:
+        return []
     names = ", ".join(str(run.directory) for run in runs[:3])
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-    line = (
+    return [
         f"{names}{more} {'do' if len(runs) > 1 else 'does'} not say which data was used: check"
         " that it is the data of the other runs"
-    )
-    return [line] if runs else []
+    ]

@@ -217,8 +217,10 @@ def _superscript(number: int) -> str:
 def _count_runs(row: Mapping[str, Any]) -> str:
     """Return the number of a variant's finished runs, or the reason why no run is finished."""
     finished, planned = len(row["seeds"]), len(row["seeds"]) + len(row["missing_seeds"])
-    if not finished and (row["left_out"] or row["skipped"]):
-        return "left out" if row["left_out"] else "skipped"
+    if not finished and row["left_out"]:
+        return "left out"
+    if not finished and row["skipped"]:
+        return "skipped"
     return f"{finished}" if finished == planned else f"{finished} of {planned}"
 
 

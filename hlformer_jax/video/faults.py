@@ -7,7 +7,7 @@ from pathlib import Path
 
 import av
 
-from hlformer_jax.errors import DISK_ERRORS, UserError
+from hlformer_jax.errors import UserError, is_of_disk
 
 
 class VideoError(UserError, ValueError):
@@ -45,7 +45,7 @@ def until_damage() -> Iterator[None]:
     try:
         yield
     except (av.FFmpegError, OSError) as error:
-        if error.errno in DISK_ERRORS:  # the file may be intact
+        if is_of_disk(error):
             raise
 
 

@@ -29,7 +29,7 @@ from av.stream import Discard, Disposition
 from av.video.stream import VideoStream
 from jaxtyping import UInt8
 
-from hlformer_jax.errors import DISK_ERRORS
+from hlformer_jax.errors import is_of_disk
 from hlformer_jax.video.clocks import DISORDER, Recording, find_recordings
 from hlformer_jax.video.dates import recording_time
 from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors, until_damage
@@ -558,7 +558,7 @@ class Decoder:
                     self.packets += 1
                     yield packet
         except (av.FFmpegError, OSError) as error:
-            if getattr(error, "errno", None) in DISK_ERRORS:  # the file may be intact
+            if is_of_disk(error):
                 raise
             self.stopped = explain(error)[0]
 

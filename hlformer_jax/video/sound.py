@@ -19,7 +19,7 @@ from av.container import InputContainer
 from av.stream import Discard, Disposition
 from jaxtyping import Float32
 
-from hlformer_jax.errors import DISK_ERRORS
+from hlformer_jax.errors import is_of_disk
 from hlformer_jax.video.clocks import DISORDER, shifted
 from hlformer_jax.video.faults import explain, fault
 from hlformer_jax.video.packets import seek_stream
@@ -312,7 +312,7 @@ class Sound:
                     return
             except (av.FFmpegError, OSError) as error:
                 self.stopped = explain(error)[0]
-                self.stopped_by_disk = getattr(error, "errno", None) in DISK_ERRORS
+                self.stopped_by_disk = is_of_disk(error)
                 return
 
 

@@ -85,22 +85,16 @@ def test_a_data_set_may_set_its_attributes_in_init(tmp_path):
     assert isinstance(source, Source) and isinstance(source, Reader)
 
 
-def test_an_error_in_a_class_of_one_s_own_has_its_line(tmp_path):
-    config = default()
-    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
-    with pytest.raises(DataError, match=r'test_dataset\.py:\d+: return .*"no key".*KeyError'):
-        open_data(config, Attributes(faulty=True))
-
-
 class Cached(Attributes):
     fingerprint = functools.cache(Attributes.fingerprint)
 
 
-def test_an_error_is_named_if_the_fingerprint_is_cached(tmp_path):
+@pytest.mark.parametrize("source", [Attributes, Cached])
+def test_an_error_in_a_class_of_one_s_own_has_its_line(tmp_path, source):
     config = default()
     config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
     with pytest.raises(DataError, match=r'test_dataset\.py:\d+: return .*"no key".*KeyError'):
-        open_data(config, Cached(faulty=True))
+        open_data(config, source(faulty=True))
 
 
 def test_a_missing_width_of_a_data_set_is_named(config):

@@ -251,3 +251,14 @@ def raw(client, path, **headers):
         connection.endheaders()
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read()
+
+
+def work(pulse, end):
+    """Call `pulse` for 20 seconds, or until it raises; then call `end` with the seconds left."""
+    limit = time.monotonic() + 20
+    try:
+        while time.monotonic() < limit:
+            pulse()
+            time.sleep(0.01)
+    finally:
+        end(limit - time.monotonic())

@@ -24,7 +24,7 @@ import numpy as np
 
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, Preprocess
-from hlformer_jax.errors import DISK_ERRORS, SearchError, UserError
+from hlformer_jax.errors import SearchError, UserError, is_of_disk
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.stills import is_still
 from hlformer_jax.search.signals.transcript import transcripts
@@ -384,7 +384,7 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
         yield Done(path, float(end), _line(_unnamed(warning, path)) if warning else "")
     except UserError as error:
         reason = " ".join(_unnamed(str(error), path).split())
-        yield Failed(path, reason, not _is_of_disk(error))
+        yield Failed(path, reason, not is_of_disk(error.__cause__))
     except OSError as error:
         yield Failed(path, error.strerror or _line(error), is_final=False)
     except MemoryError:
@@ -419,11 +419,6 @@ def _unnamed(text: str, path: Path) -> str:
     return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
 
 
-def _is_of_disk(error: UserError) -> bool:
-    """Return whether the disk or network caused an error, so that the next run reads again."""
-    return getattr(error.__cause__, "errno", None) in DISK_ERRORS
-
-
 def _line(error: BaseException | str) -> str:
     """Return the first line of a message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
@@ -446,7 +441,7 @@ def _read_subtitles(
             read = reader.file(path, video)
         cues = [(cue[0], cue[1], cue[2]) for cue in read]
     except UserError as error:
-        return failed(_unnamed(str(error), path), not _is_of_disk(error))
+        return failed(_unnamed(str(error), path), not is_of_disk(error.__cause__))
     except OSError as error:
         return failed(error.strerror or _line(error), False)
     except MemoryError:

@@ -67,7 +67,7 @@ class Progress(NamedTuple):
     @property
     def speed(self) -> float:
         """The seconds of video that were encoded per second."""
-        return self.seconds / max(self.elapsed, 1e-9)
+        return _speed(self.seconds, self.elapsed)
 
 
 class Report(NamedTuple):
@@ -91,7 +91,7 @@ class Report(NamedTuple):
     @property
     def speed(self) -> float:
         """The seconds of video that were encoded per second."""
-        return self.seconds / max(self.elapsed, 1e-9)
+        return _speed(self.seconds, self.elapsed)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -137,6 +137,10 @@ def remove_videos(index: Index, videos: Collection[str]) -> str:
     counts = [f"{indexed} of {total} videos"] if indexed or not failed else []
     counts += [f"{failed} failed file{'s' if failed > 1 else ''}"] if failed else []
     return f"removed {' and '.join(counts)}"
+
+
+def _speed(seconds: float, elapsed: float) -> float:
+    return seconds / max(elapsed, 1e-9)
 
 
 PATHS_AT_ONCE, SECONDS_AT_ONCE = 256, 1.0
@@ -693,7 +697,7 @@ class _Run:
                 reason = str(error)
         if reason:
             # The next run tries a file again that has changed meanwhile, or was not readable.
-            is_final = is_final and not _stamp(event.path) != files[0].stamp
+            is_final = is_final and _stamp(event.path) == files[0].stamp
             for file in files:
                 record = self.index.record(file.name)
                 if record and record.indexed and record.content == content:

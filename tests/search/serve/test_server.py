@@ -254,13 +254,7 @@ def test_a_cut_ends_with_its_client_or_its_server(library, monkeypatch, gone):
         out.write_bytes(b"a clip")
         clips.append(out)
         begun.set()
-        limit = time.monotonic() + 20
-        try:
-            while time.monotonic() < limit:
-                pulse()
-                time.sleep(0.01)
-        finally:
-            ended.set()
+        page_library.work(pulse, lambda seconds_left: ended.set())
 
     clips = []
     monkeypatch.setattr(server.video, "cut", cut)

@@ -228,6 +228,11 @@ def _list_files(directory: Path) -> list[tuple[str, int, int, int, int]]:
     return sorted(listing)
 
 
+def _open_database() -> sqlite3.Connection:
+    """Open an empty database in memory."""
+    return sqlite3.connect(":memory:", check_same_thread=False)
+
+
 class PassageIndex:
     """Full-text and embedding index of all passages.
 
@@ -261,13 +266,12 @@ class PassageIndex:
             return
         path = self._path(index, [transcripts.version(index), *listing])
         matrix_path, width = path.with_suffix(".npy"), index.encoder.width
-        self._db, matrix = sqlite3.connect(":memory:", check_same_thread=False), None
+        self._db, matrix = _open_database(), None
         if self._load(path):
             count = self._select_number("SELECT count(*) FROM vectors")
             matrix = packed.load_matrix(matrix_path, (count, width), "float16")
         if matrix is None:
-            # A damaged copy leaves its connection unusable.
-            self._db = sqlite3.connect(":memory:", check_same_thread=False)
+            self._db = _open_database()  # a damaged copy leaves its connection unusable
             self._db.executescript(_TABLES)
             empty, damaged = np.empty((0, width), np.float16), list[Path]()
             embeddings = np.concatenate([empty, *self._fill(index, contents, damaged)])
