@@ -147,20 +147,33 @@ def text_leaves(text: Text) -> Leaves:
     }
 
 
-def patch_leaves(path: Place, name: str, vision: Vision, bias: bool) -> Leaves:
-    """Return the leaves of a convolution of patches, which is a matrix product in the tree."""
-    size, width = vision.patch_size, vision.width
+def image_leaves(vision: Vision, positions: int, bias: bool) -> Leaves:
+    """Return the leaves that the image encoders of CLIP and SigLIP share.
+
+    Args:
+      vision: the sizes of the encoder.
+      positions: number of positions.
+      bias: whether the map of patches has a bias.
+    """
+    stem, size, width = "vision_model", vision.patch_size, vision.width
+    patch = f"{stem}.embeddings.patch_embedding"
     leaves = {
-        (*path, "kernel"): Leaf(
-            (f"{name}.weight",),
+        # A convolution in the file, a matrix in the tree.
+        ("vision", "patch", "kernel"): Leaf(
+            (f"{patch}.weight",),
             (width, 3, size, size),
             _flatten_patches,
             partial(_unflatten_patches, size),
             is_matrix=True,
-        )
+        ),
+        ("vision", "positions"): Leaf(
+            (f"{stem}.embeddings.position_embedding.weight",), (positions, width)
+        ),
+        **layer_leaves(("vision", "layers"), f"{stem}.encoder.layers", vision),
+        **norm_leaves(("vision", "post_norm"), f"{stem}.post_layernorm", vision),
     }
     if bias:
-        leaves[*path, "bias"] = Leaf((f"{name}.bias",), (width,))
+        leaves["vision", "patch", "bias"] = Leaf((f"{patch}.bias",), (width,))
     return leaves
 
 
