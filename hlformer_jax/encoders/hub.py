@@ -88,17 +88,12 @@ def _load(
         raise EncoderError(f"{folder}: lacks {', '.join(names)}; fetch or copy the whole folder")
     paths, family = weights.files(folder), families.text_family(config)
     options: dict[str, Any] = {"name": name, "digest": lambda: _digest(paths), "dtype": dtype}
-    image_processor = None
+    params = weights.read(paths, family.leaves(config), dtype, family.prefix, family.unread)
+    text_tokenizer = tokenizer.read(folder, config)
     if isinstance(config, Config):
         image_processor = _read_image_processor(folder, config)
-    params = weights.read(
-        paths, lambda prefix: family.leaves(config, prefix), dtype, family.prefix, family.unread
-    )
-    text_tokenizer = tokenizer.read(folder, config)
-    if image_processor is None:
-        return TextEncoder(config, params, text_tokenizer, **options)
-    assert isinstance(config, Config)
-    return ImageTextEncoder(config, params, text_tokenizer, image_processor, **options)
+        return ImageTextEncoder(config, params, text_tokenizer, image_processor, **options)
+    return TextEncoder(config, params, text_tokenizer, **options)
 
 
 def save(encoder: ImageTextEncoder, folder: str | Path) -> None:

@@ -60,7 +60,7 @@ class Clip(ImageTextFamily):
         width = configs.check_size(content.get("projection_dim", 512), f"{where}: projection_dim")
         return Config(self.name, text, vision, width)
 
-    def leaves(self, config: Config, prefix: str = "") -> dict[Place, Leaf]:
+    def leaves(self, config: Config) -> dict[Place, Leaf]:
         """Return every parameter by its path in the tree."""
         vision, text = config.vision, config.text
         return {

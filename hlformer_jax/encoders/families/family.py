@@ -41,7 +41,7 @@ class TextFamily(ABC):
         """
 
     @abstractmethod
-    def leaves(self, config: Any, prefix: str = "") -> dict[Place, Leaf]:
+    def leaves(self, config: Any) -> dict[Place, Leaf]:
         """Return every parameter by its path in the tree; tensors' names begin with `prefix`."""
 
     @abstractmethod

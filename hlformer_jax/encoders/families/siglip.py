@@ -71,7 +71,7 @@ class Siglip(ImageTextFamily):
             )
         return Config(self.name, text, vision, width)
 
-    def leaves(self, config: Config, prefix: str = "") -> dict[Place, Leaf]:
+    def leaves(self, config: Config) -> dict[Place, Leaf]:
         """Return every parameter by its path in the tree."""
         vision, text = config.vision, config.text
         return {
