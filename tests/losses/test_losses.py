@@ -421,6 +421,11 @@ def test_student_equal_to_teacher_has_no_loss():
     assert np.abs(gradient).max() < 1e-5
 
 
+def test_a_call_without_pairs_names_the_argument():
+    with pytest.raises(TypeError, match="pairs"):
+        retrieval.nce(_scores(_pairs()))
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "function",
@@ -588,15 +593,8 @@ def _rows(*shape):
     return np.random.default_rng(3).normal(size=(*shape, 6)).astype(np.float32)
 
 
-# One decorator checks the captions of every loss; two losses that take long are left out.
-@pytest.mark.parametrize("video", [4, -1])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.slow) if n in ("optimal_matching", "partial_order") else n
-        for n in LOSSES_OF_PAIRS
-    ],
-)
+# One decorator checks the captions of every loss: a single loss has both wrong videos.
+@pytest.mark.parametrize(("name", "video"), [("nce", -1), *((n, 4) for n in LOSSES_OF_PAIRS)])
 def test_caption_of_a_missing_video_is_an_error(name, video):
     of, pairs = LOSSES_OF_PAIRS[name], _pairs()
     wrong = pairs._replace(video=np.where(np.arange(10) == 5, video, pairs.video))
