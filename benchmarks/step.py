@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 from benchmarks import measure
 from benchmarks.measure import Floor, Options, Row, announce, clock, num_videos, summary, timed
 from hlformer_jax import models
+from hlformer_jax.config import default, flat
 from hlformer_jax.data import prepared
 from hlformer_jax.data.feed import Chunk, Schedule
 from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
@@ -278,26 +279,15 @@ MODULES = (
 REQUIREMENTS = "torch geoopt easydict h5py ipdb matplotlib seaborn tqdm"
 """Packages that these modules import; the checkout's requirements.txt leaves out the first two."""
 
-HARD_WIRED: Mapping[str, Any] = {
-    "data.max_frames": 128,
-    "data.max_clips": 32,
-    "model.name": "hlformer",
-    "model.window": "released",
-    "model.lorentz_window": "released",
-    "model.head_merge": "released",
-    "model.fusion": "maim",
-    "model.gaze": True,
-    "model.glance": True,
-    "loss.clip_triplet": 1.0,
-    "loss.frame_triplet": 1.0,
-    "loss.min_radius": 0.1,
-    "optim.beta1": 0.9,
-    "optim.beta2": 0.999,
-    "optim.epsilon": 1e-6,
-    "optim.weight_decay": 0.01,
-    "optim.clip_norm": 1.0,
-}
-"""Fields of the configuration whose values are fixed in the released code."""
+HARD_WIRED = (
+    "data.max_frames", "data.max_clips", "model.name", "model.window", "model.lorentz_window",
+    "model.lorentz_divisor", "model.block_curvature", "model.head_merge", "model.fusion",
+    "model.gaze", "model.glance", "model.video_level", "model.learned_curvature",
+    "loss.clip_triplet", "loss.frame_triplet", "loss.optimal_matching", "loss.diversity_form",
+    "loss.min_radius", "optim.beta1", "optim.beta2", "optim.epsilon", "optim.weight_decay",
+    "optim.clip_norm",
+)  # fmt: skip
+"""Fields of the configuration whose defaults are fixed in the released code."""
 
 
 class PeerError(UserError, ValueError):
@@ -410,11 +400,11 @@ def settings(config: ConfigDict) -> dict[str, Any]:
     data, model, loss, optim = config.data, config.model, config.loss, config.optim
     blocks = max(1, model.lorentz_blocks)
     widths = (0, *(2**k for k in range(1, blocks)))
-    required = {**HARD_WIRED}
+    defaults, values = flat(default()), flat(config)
+    required = {name: defaults[name] for name in HARD_WIRED}
     for geometry in ("euclidean", "lorentz"):
         required[f"model.{geometry}_blocks"] = blocks
         required[f"model.{geometry}_widths"] = widths if model[f"{geometry}_widths"] else ()
-    values = {name: config[name.split(".")[0]][name.split(".")[1]] for name in required}
     if differing := [name for name in required if values[name] != required[name]]:
         what = ", ".join(f"config.{n} {values[n]!r} (only {required[n]!r})" for n in differing)
         raise PeerError(f"the released code has no counterpart of {what}")

@@ -123,10 +123,11 @@ class TextEncoder:
         if isinstance(texts, str):
             raise EncoderError(f"{self.name}: give a list of texts, not one string")
         batch_size = 1 if len(texts) == 1 else TEXTS_AT_ONCE
-        program = partial(_encode_texts, self.params["text"], self.config)
         for start in range(0, len(texts), batch_size):
             ids, real = self.tokenizer(texts[start : start + batch_size])
-            yield real, next(iter(_run_batches(program, batch_size, ids, real)))
+            padded = (_pad_rows(rows, batch_size) for rows in (ids, real))
+            results = _encode_texts(self.params["text"], self.config, *padded)
+            yield real, _fetch_rows(results, len(ids))
 
 
 class ImageTextEncoder(TextEncoder):
@@ -346,17 +347,16 @@ def _images_at_once() -> int:
 
 
 def _run_batches(
-    program: Callable[..., Any], batch_size: int, *inputs: np.ndarray
-) -> Iterator[Any]:
+    program: Callable[[np.ndarray], Any], batch_size: int, inputs: np.ndarray
+) -> Iterator[np.ndarray]:
     """Run a program on batches of one size, and yield its results without the rows of padding.
 
     The next batch is started before the result of a batch is fetched.
     """
     previous: tuple[Any, int] | None = None
-    total = len(inputs[0])
-    for start in range(0, total, batch_size):
-        batch = (_pad_rows(rows[start : start + batch_size], batch_size) for rows in inputs)
-        current = (program(*batch), min(batch_size, total - start))
+    for start in range(0, len(inputs), batch_size):
+        rows = inputs[start : start + batch_size]
+        current = (program(_pad_rows(rows, batch_size)), len(rows))
         if previous is not None:
             yield _fetch_rows(*previous)
         previous = current

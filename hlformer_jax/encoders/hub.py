@@ -88,17 +88,12 @@ def _load(
         raise EncoderError(f"{folder}: lacks {', '.join(names)}; fetch or copy the whole folder")
     paths, family = weights.files(folder), families.text_family(config)
     options: dict[str, Any] = {"name": name, "digest": lambda: _digest(paths), "dtype": dtype}
-    image_processor = None
+    params = weights.read(paths, family.leaves(config), dtype, family.prefix, family.unread)
+    text_tokenizer = tokenizer.read(folder, config)
     if isinstance(config, Config):
         image_processor = _read_image_processor(folder, config)
-    params = weights.read(
-        paths, lambda prefix: family.leaves(config, prefix), dtype, family.prefix, family.unread
-    )
-    text_tokenizer = tokenizer.read(folder, config)
-    if image_processor is None:
-        return TextEncoder(config, params, text_tokenizer, **options)
-    assert isinstance(config, Config)
-    return ImageTextEncoder(config, params, text_tokenizer, image_processor, **options)
+        return ImageTextEncoder(config, params, text_tokenizer, image_processor, **options)
+    return TextEncoder(config, params, text_tokenizer, **options)
 
 
 def save(encoder: ImageTextEncoder, folder: str | Path) -> None:
@@ -197,14 +192,12 @@ def _find(
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the names of files that an encoder needs and the folder lacks."""
-    has_config = (folder / CONFIG).exists()
-    names = [] if has_config else [CONFIG]
-    names += [path.name for path in weights.files(folder) if not path.exists()]
-    model_type = configs.read_json(folder / CONFIG).get("model_type") if has_config else None
-    # Without its settings, the texts of a SigLIP would keep their capitals.
-    text_files = [tokenizer.FILE, *([tokenizer.SETTINGS] if model_type == "siglip" else [])]
-    names += [name for name in text_files if not (folder / name).exists()]
+    """Return the names of files that an encoder needs and a folder with a `config.json` lacks."""
+    model_type = configs.read_json(folder / CONFIG).get("model_type")
+    needed = [*weights.files(folder), folder / tokenizer.FILE]
+    if model_type == "siglip":  # without its settings, its texts would keep their capitals
+        needed.append(folder / tokenizer.SETTINGS)
+    names = [path.name for path in needed if not path.exists()]
     if families.has_images(model_type) and _find_image_settings(folder)[1] is None:
         names.append(PREPROCESSOR)
     return names

@@ -176,16 +176,13 @@ def _cut_ends(image: np.ndarray, ratio: float) -> np.ndarray:
 
 def _crop_centre(image: np.ndarray, size: int) -> np.ndarray:
     """Return the square in the middle of an image, with a black border if the image is smaller."""
-    height, width = image.shape[:2]
-    if height < size or width < size:
-        padded_height, padded_width = max(height, size), max(width, size)
+    missing = [max(size - side, 0) for side in image.shape[:2]]
+    if any(missing):
         # If the number of black rows or columns is odd, the additional one is at the top or on the
         # left, as in transformers.
-        row, column = (padded_height - height + 1) // 2, (padded_width - width + 1) // 2
-        padded = np.zeros((padded_height, padded_width, 3), np.uint8)
-        padded[row : row + height, column : column + width] = image
-        image, height, width = padded, padded_height, padded_width
-    row, column = (height - size) // 2, (width - size) // 2
+        rows, columns = (((count + 1) // 2, count // 2) for count in missing)
+        image = np.pad(image, (rows, columns, (0, 0)))
+    row, column = ((side - size) // 2 for side in image.shape[:2])
     return np.ascontiguousarray(image[row : row + size, column : column + size])
 
 

@@ -86,10 +86,8 @@ def read(folder: Path, config: TextConfig) -> Tokenizer:
     """Read the tokenizer of a folder.
 
     Raises:
-      EncoderError: if a file is missing or damaged, or its ids exceed the encoder's vocabulary.
+      EncoderError: if a file is damaged, or its ids exceed the encoder's vocabulary.
     """
-    if not (folder / FILE).exists():
-        raise missing_error(str(folder))
     content = (folder / FILE).read_bytes()
     try:
         backend = tokenizers.Tokenizer.from_str(content.decode("utf-8"))

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,10 @@ class Leaf:
     read: Callable[[np.ndarray], np.ndarray] = _identity  # layout of the file → layout of the tree
     write: Callable[[np.ndarray], np.ndarray] = _identity  # layout of the tree → order of the file
     is_matrix: bool = False  # a kernel or token embeddings, which may be stored in bfloat16
+
+    def without_prefix(self, prefix: str) -> "Leaf":
+        """Return the leaf with names that do not begin with a prefix."""
+        return replace(self, names=tuple(name.removeprefix(prefix) for name in self.names))
 
     @property
     def is_stacked(self) -> bool:
@@ -147,20 +151,33 @@ def text_leaves(text: Text) -> Leaves:
     }
 
 
-def patch_leaves(path: Place, name: str, vision: Vision, bias: bool) -> Leaves:
-    """Return the leaves of a convolution of patches, which is a matrix product in the tree."""
-    size, width = vision.patch_size, vision.width
+def image_leaves(vision: Vision, positions: int, bias: bool) -> Leaves:
+    """Return the leaves that the image encoders of CLIP and SigLIP share.
+
+    Args:
+      vision: the sizes of the encoder.
+      positions: number of positions.
+      bias: whether the map of patches has a bias.
+    """
+    stem, size, width = "vision_model", vision.patch_size, vision.width
+    patch = f"{stem}.embeddings.patch_embedding"
     leaves = {
-        (*path, "kernel"): Leaf(
-            (f"{name}.weight",),
+        # A convolution in the file, a matrix in the tree.
+        ("vision", "patch", "kernel"): Leaf(
+            (f"{patch}.weight",),
             (width, 3, size, size),
             _flatten_patches,
             partial(_unflatten_patches, size),
             is_matrix=True,
-        )
+        ),
+        ("vision", "positions"): Leaf(
+            (f"{stem}.embeddings.position_embedding.weight",), (positions, width)
+        ),
+        **layer_leaves(("vision", "layers"), f"{stem}.encoder.layers", vision),
+        **norm_leaves(("vision", "post_norm"), f"{stem}.post_layernorm", vision),
     }
     if bias:
-        leaves[*path, "bias"] = Leaf((f"{name}.bias",), (width,))
+        leaves["vision", "patch", "bias"] = Leaf((f"{patch}.bias",), (width,))
     return leaves
 
 
@@ -217,7 +234,7 @@ def files(folder: Path) -> list[Path]:
 
 def read(
     paths: list[Path],
-    leaves_of: Callable[[str], Leaves],
+    leaves: Leaves,
     dtype: str,
     prefix: str = "",
     unread: tuple[str, ...] = (),
@@ -226,7 +243,7 @@ def read(
 
     Args:
       paths: safetensors files.
-      leaves_of: function that returns the leaves for a prefix of the tensors' names.
+      leaves: the leaves, whose names begin with the prefix.
       dtype: a name of `DTYPES`, for kernels and token embeddings; other leaves are float32.
       prefix: an optional beginning of the names of all tensors.
       unread: beginnings of the names of tensors to ignore.
@@ -244,8 +261,8 @@ def read(
                     f"{path}: not a complete safetensors file ({error}); fetch it again"
                 ) from error
             holders |= dict.fromkeys(file.keys(), file)
-        has_prefix = any(name.startswith(prefix) for name in holders)
-        leaves = leaves_of(prefix if has_prefix else "")
+        if not any(name.startswith(prefix) for name in holders):
+            leaves = {place: leaf.without_prefix(prefix) for place, leaf in leaves.items()}
         holders = {name: file for name, file in holders.items() if not name.startswith(unread)}
         _check(holders, leaves, str(paths[0] if len(paths) == 1 else paths[0].parent))
         params: Params = {}

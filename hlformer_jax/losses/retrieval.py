@@ -89,20 +89,16 @@ Loss = TypeVar("Loss", bound=Callable[..., Array])
 
 def _checks_pairs(loss: Loss) -> Loss:
     """Decorate a loss: a caption of a missing video raises ValueError or, under jit, gives NaN."""
-    position = list(inspect.signature(loss).parameters).index("pairs")
+    signature = inspect.signature(loss)
 
     @functools.wraps(loss)
     def checked_loss(*args: Any, **kwargs: Any) -> Array:
-        argument = args[position] if position < len(args) else kwargs["pairs"]
-        pairs = argument.checked()
-        if position < len(args):
-            args = (*args[:position], pairs, *args[position + 1 :])
-        else:
-            kwargs = kwargs | {"pairs": pairs}
-        value = loss(*args, **kwargs)
-        if not any(isinstance(x, jax.core.Tracer) for x in argument):
-            return value
-        return jnp.where(pairs.exist(), value, jnp.nan)
+        given = signature.bind(*args, **kwargs)
+        pairs = given.arguments["pairs"]
+        is_traced = any(isinstance(x, jax.core.Tracer) for x in pairs)
+        given.arguments["pairs"] = pairs = pairs.checked()
+        value = loss(*given.args, **given.kwargs)
+        return jnp.where(pairs.exist(), value, jnp.nan) if is_traced else value
 
     return cast(Loss, checked_loss)
 
@@ -246,8 +242,8 @@ def nce(scores: Float[Array, "Q V"], pairs: Pairs) -> Float[Array, ""]:
     pairs.check(scores)
     positives, real = pairs.positives(), pairs.real()
     positive = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
-    text = _logsumexp(scores, real, axis=-1) - positive
-    video = _logsumexp(scores, real, axis=0) - _logsumexp(scores, positives, axis=0)
+    text = masked_logsumexp(scores, real, axis=-1) - positive
+    video = masked_logsumexp(scores, real, axis=0) - masked_logsumexp(scores, positives, axis=0)
     has_caption = pairs.video_mask & jnp.any(positives, axis=0)
     video = jnp.where(has_caption, video, 0)
     return masked_mean(text, pairs.caption_mask) + masked_mean(video, pairs.video_mask)
@@ -272,14 +268,14 @@ def joint_nce(scores: Float[Array, "Q Q"], mask: Bool[Array, " Q"]) -> Float[Arr
     check_shape("scores", scores, (*mask.shape, *mask.shape))
     both = jnp.concatenate([scores, scores.T], axis=-1)
     real = jnp.broadcast_to(jnp.concatenate([mask, mask])[None], both.shape)
-    loss = _logsumexp(both, real, axis=-1) - jnp.diagonal(scores)
+    loss = masked_logsumexp(both, real, axis=-1) - jnp.diagonal(scores)
     return masked_mean(loss, mask)
 
 
-def _logsumexp(scores: Array, where: Array, axis: int) -> Array:
-    # A finite filler keeps rows without any real entry finite; their weight is 0 later.
+def masked_logsumexp(scores: Array, mask: Array, axis: int) -> Array:
+    """Return the logsumexp of the scores where the mask is True; finite if it is True nowhere."""
     filler = jnp.finfo(scores.dtype).min / 2
-    return jax.nn.logsumexp(jnp.where(where, scores, filler), axis=axis)
+    return jax.nn.logsumexp(jnp.where(mask, scores, filler), axis=axis)
 
 
 def zero_padding(x: Float[Array, "M ..."], mask: Bool[Array, " M"]) -> Float[Array, "M ..."]:

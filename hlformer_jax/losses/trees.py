@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax.losses.retrieval import masked_mean
+from hlformer_jax.losses.retrieval import masked_logsumexp, masked_mean
 from hlformer_jax.typing import Array
 
 FORMS = ("corrected", "printed", "released")
@@ -66,6 +66,7 @@ def tree(
     References:
       HOVER, eq. 6, with the positive in the denominator and a mean over parents.
     """
+    mask = jnp.asarray(mask)
     allowed = _allowed(mask, related)
     return jnp.asarray(sum(_cross_entropy(x, allowed, mask, reduction) for x in logits) / 2)
 
@@ -140,17 +141,13 @@ def entailment(
 
 def _allowed(mask: Array, related: Array | None) -> jax.Array:
     """Return True for the columns in each row's softmax: real, and unrelated or the diagonal."""
-    mask = jnp.asarray(mask)
     diagonal = jnp.eye(len(mask), dtype=bool)
     allowed = jnp.broadcast_to(mask[None], diagonal.shape)
     return allowed if related is None else allowed & (diagonal | ~jnp.asarray(related))
 
 
 def _cross_entropy(logits: Array, allowed: Array, mask: Array, reduction: str) -> Array:
-    # The probability of `lowest` is 0. It is finite, so that a row without an allowed column is.
-    lowest = jnp.asarray(float(jnp.finfo(logits.dtype).min) / 2, logits.dtype)
-    total = jax.nn.logsumexp(jnp.where(allowed, logits, lowest), axis=-1)
-    values, mask = total - jnp.diagonal(logits), jnp.asarray(mask)
+    values = masked_logsumexp(logits, allowed, axis=-1) - jnp.diagonal(logits)
     if reduction == "sum":
         return jnp.sum(jnp.where(mask, values, jnp.zeros((), values.dtype)))
     return masked_mean(values, mask)

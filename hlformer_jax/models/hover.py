@@ -111,20 +111,15 @@ class Space:
             return jnp.matmul(x, y.T, precision=PRECISION)
         return -safe_norm(x[:, None] - y[None])
 
-    def norm(self, x: Float[Array, "*#batch n"], kind: str = "ball") -> Float[Array, "*#batch"]:
+    def norm(self, x: Float[Array, "*#batch n"]) -> Float[Array, "*#batch"]:
         """Return the norms of points, with gradient 0 at the origin.
 
-        Args:
-          x: points.
-          kind: "ball" for norms of coordinates in the ball, "distance" for distances from the
-            origin. In Euclidean space both are the norm.
+        Points of the hyperboloid are mapped to the ball first.
         """
         c = self.curvature
-        if not self.is_hyperbolic:
-            return safe_norm(x)
         if self.geometry == "lorentz":
             x = poincare.from_lorentz(lorentz.from_space(x, c), c)
-        return poincare.distance0(x, c) if kind == "distance" else safe_norm(x)
+        return safe_norm(x)
 
     def outside_cone(
         self,

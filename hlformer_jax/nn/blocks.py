@@ -485,7 +485,6 @@ class MeanGuided(Fusion):
         hidden: Array = nn.relu(Dense(blocks.shape[-1], options.dtype, name="layer1")(attended))
         hidden = nn.vmap(Dropout, in_axes=0, **shared)(options.dropout, train)(hidden)
         logits = as_float(Dense(blocks.shape[-2], options.dtype, name="layer2")(hidden))
-        self.sow("intermediates", "logits", logits)
         weights = jax.nn.softmax(logits / bank.temperature, axis=0)
         self.sow("intermediates", "weights", weights)
         # A matrix product would need another order of axes, and so a copy of the blocks.

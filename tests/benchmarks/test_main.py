@@ -325,6 +325,8 @@ def test_default_configuration_maps_to_released_settings():
         ("model.euclidean_blocks", 3, "4"),
         ("model.lorentz_blocks", 0, "1"),
         ("model.lorentz_widths", (0, 2, 4, 16), r"\(0, 2, 4, 8\)"),
+        ("model.learned_curvature", False, "True"),
+        ("loss.optimal_matching", 0.1, "0.0"),
         ("optim.weight_decay", 0.0, "0.01"),
     ],
 )

@@ -73,10 +73,14 @@ def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
     assert "search, int8, 256 at once" in result.stdout
     written = json.loads((tmp_path / "query.json").read_text())
     assert written["platform"] == "cpu"
-    search = {row["what"]: row for row in written["rows"]}["search, bfloat16, 256 at once"]
+    rows = {row["what"]: row for row in written["rows"]}
+    search = rows["search, bfloat16, 256 at once"]
     assert search["seconds"]["median"] > search["floor"]["seconds"] > 0
     # 8 clips and 32 frames of 16 numbers of 2 bytes.
     assert search["facts"]["bytes/video"] == 40 * 16 * 2
+    # A query needs no parameters of the video encoder.
+    moved = rows["encode 1 queries, each"]["floor"]["bytes"]
+    assert 0 < moved < 0.75 * 4 * search["facts"]["parameters"]
 
 
 class _Encoder:

@@ -64,10 +64,11 @@ def test_openvino_knows_every_activation(activation, golden, monkeypatch):
     assert distance(*vectors) < AGREEMENT
 
 
-def test_xla_takes_over_what_openvino_cannot_compile(golden, monkeypatch):
-    def refuse(function, argument, precision):
-        raise RuntimeError("Check failed\nno operation X\n")
+def refuse(function, argument, precision):
+    raise RuntimeError("Check failed\nno operation X\n")
 
+
+def test_xla_takes_over_what_openvino_cannot_compile(golden, monkeypatch):
     monkeypatch.setattr(cpu, "is_installed", lambda: True)
     monkeypatch.setattr(cpu, "compile_program", refuse)
     encoder, lines = encoders.load(golden / "siglip"), []
@@ -156,9 +157,6 @@ def test_an_image_has_the_same_vector_alone_in_every_precision(precision, golden
 
 
 def test_int8_is_refused_where_it_cannot_be_computed(golden, monkeypatch):
-    def refuse(function, argument, precision):
-        raise RuntimeError("Check failed\nno operation X\n")
-
     encoder = encoders.load(golden / "siglip")
     encoder.set_image_precision("int8")
     monkeypatch.setattr(cpu, "compile_program", refuse)

@@ -203,9 +203,17 @@ def test_the_fingerprint_covers_what_changes_a_result(copy, loaded):
     assert len(fingerprints) == 5
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "preprocessor_config.json"])
-def test_a_missing_file_is_named(copy, name):
-    folder = copy("siglip")
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("siglip", "config.json"),
+        ("siglip", "model.safetensors"),
+        ("siglip", "preprocessor_config.json"),
+        ("new_clip", "model-00002-of-00003.safetensors"),
+    ],
+)
+def test_a_missing_file_is_named(copy, kind, name):
+    folder = copy(kind)
     (folder / name).unlink()
     with pytest.raises(EncoderError, match=name) as caught:
         encoders.load(folder)

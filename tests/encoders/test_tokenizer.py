@@ -220,8 +220,9 @@ def test_preprocessing_in_words():
     )
 
 
-def test_without_rescaling_or_normalising():
-    processor = preprocessing({"do_rescale": False, "do_normalize": False}, "siglip")
+@pytest.mark.parametrize("off", [False, None])
+def test_without_rescaling_or_normalising(off):
+    processor = preprocessing({"do_rescale": off, "do_normalize": off}, "siglip")
     assert (processor.factor, processor.mean, processor.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
     assert processor.scale == (1.0,) * 3 and processor.shift == (0.0,) * 3
 
@@ -244,11 +245,6 @@ def test_number_as_size_is_shortest_edge_for_every_family():
         assert preprocessing(content, family).edge == 32
         square = preprocessing(content | {"default_to_square": True, "crop_size": 32}, family)
         assert (square.size, square.edge) == (32, None)
-
-
-def test_flag_of_null_is_false():
-    processor = preprocessing({"do_rescale": None, "do_normalize": None}, "siglip")
-    assert (processor.factor, processor.mean, processor.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
 
 
 @pytest.mark.parametrize(

@@ -147,13 +147,6 @@ def test_a_truncated_file_is_named(copy):
         encoders.load(path.parent)
 
 
-def test_a_missing_shard_is_named(copy):
-    folder = copy("new_clip")
-    (folder / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(EncoderError, match="model-00002-of-00003"):
-        encoders.load(folder)
-
-
 @pytest.mark.parametrize("names", [{}, {"weight_map": {"a": "../../secret.safetensors"}}])
 def test_a_damaged_list_of_files_is_named(copy, names):
     path = copy("new_clip") / "model.safetensors.index.json"

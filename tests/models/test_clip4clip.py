@@ -81,9 +81,8 @@ def _video(frames, params, layers):
     return _unit(_unit(x + mapped if layers else x).mean(0))
 
 
-# meanP is seqTransf without its layers.
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize("name", [pytest.param(NAMES[0], marks=pytest.mark.slow), NAMES[1]])
+@pytest.mark.parametrize("name", NAMES)
 def test_encodings_and_loss_follow_the_paper(name):
     config = _config(name)
     model, params, batch = models.build(config), _params(config), _batch()

@@ -288,13 +288,8 @@ def _full_size(recording, visual, text):
     return jax.eval_shape(lambda: models.init_params(model, config))
 
 
-# Of the others, `test_every_released_tensor_has_a_place` has each shape.
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize(
-    "recording",
-    [released.HLFORMER, *(pytest.param(r, marks=pytest.mark.slow) for r in released.FAMILY[1:])],
-    ids=lambda r: r.model,
-)
+@FAMILY
 def test_full_size_has_the_released_parameter_count(recording):
     if recording.model == "hlformer":
         # One less than the released totals, which count the fixed curvature of the attention.

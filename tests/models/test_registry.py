@@ -21,11 +21,8 @@ from hlformer_jax.ops import windows
 from hlformer_jax.training import prvr
 from hlformer_jax.typing import Batch
 
-MODELS = [
-    name if name == "hlformer" else pytest.param(name, marks=pytest.mark.slow)
-    for name in models.MODELS
-    if "clip4clip" not in name  # which has neither branches nor blocks: test_clip4clip.py
-]
+# CLIP4Clip has neither branches nor blocks: test_clip4clip.py.
+MODELS = [name for name in models.MODELS if "clip4clip" not in name]
 
 
 @pytest.mark.slow  # test_parity.py has every gradient of the released models
@@ -156,13 +153,7 @@ def _check_products(function, params, inputs, setting):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind in ("maim", "weighted") else pytest.param(kind, marks=pytest.mark.slow)
-        for kind in blocks.FUSIONS
-    ],
-)
+@pytest.mark.parametrize("kind", blocks.FUSIONS)
 def test_any_combination_of_options_can_be_traced(model, kind):
     """Shapes alone; every model with every aggregation, the rest drawn among what makes sense."""
     drawn = random.Random(f"{model} {kind}")
@@ -238,14 +229,10 @@ def test_default_widths_are_the_released_ones():
     assert block_widths((3,), 2) == (3.0, 3.0)
 
 
-PARTS = [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("gmmformer_v2", "ms_sl", "dl_dkd", "shared curvature")
-]
-
-
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize("name", ["weighted", *PARTS])
+@pytest.mark.parametrize(
+    "name", ["weighted", "gmmformer_v2", "ms_sl", "dl_dkd", "shared curvature"]
+)
 def test_encoding_in_parts_keeps_loss_and_gradient(name):
     _, (value, _), gradient = tiny.value_and_gradient(name)
     _, (other, _), in_parts = tiny.value_and_gradient(name, tiny.VIDEOS)

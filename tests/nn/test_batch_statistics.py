@@ -121,7 +121,7 @@ def test_module_learns_from_running_moments():
 
 
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize("model", [Lorentz, pytest.param(Poincare, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", [Lorentz, Poincare])
 def test_values_and_gradients_are_finite_for_equal_and_for_far_points(model):
     space = model(jnp.float32(1))
     point = jax.jit(space.exp_map0)

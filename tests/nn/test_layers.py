@@ -53,11 +53,14 @@ def _scaled(params, x):
     return _norm(x) * params["scale"] + params["bias"]
 
 
+def _projected(params, x):
+    return np.maximum(_dense(params["dense"], _scaled(params["LayerNorm"], x)), 0)
+
+
 def test_projection_is_norm_linear_and_relu():
     module = layers.InputProjection(3, 0.0)
     variables = _drawn(module, X, False)
-    params = variables["params"]
-    expected = np.maximum(_dense(params["dense"], _scaled(params["LayerNorm"], X)), 0)
+    expected = _projected(variables["params"], X)
     # Rounding of float32 sums of four products.
     np.testing.assert_allclose(module.apply(variables, X, False), expected, rtol=1e-5, atol=1e-5)
 
@@ -226,13 +229,8 @@ def _numpy_attention(params, x, c, merge):
     heads, dim = 2, 7
     norm = lambda v: np.linalg.norm(v, axis=-1, keepdims=True)
 
-    def project(p, x):
-        mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-        x = (x - mean) / np.sqrt(var + 1e-5) * p["LayerNorm"]["scale"] + p["LayerNorm"]["bias"]
-        return np.maximum(x @ p["dense"]["kernel"] + p["dense"]["bias"], 0)
-
     beta = np.exp(params["scale_alpha"])
-    u = project(params["input_proj"], x) * beta
+    u = _projected(params["input_proj"], x) * beta
     r = np.sqrt(c) * norm(u)
     point = np.concatenate([np.cosh(r), np.sinh(r) * u / norm(u)], -1) / np.sqrt(c)
 
@@ -257,7 +255,7 @@ def _numpy_attention(params, x, c, merge):
     else:  # head 0's time for that of the whole, the others' times among the space coordinates
         s = np.sqrt(c) * norm(centroid[..., 0, :, 1:])
         tangent = np.arcsinh(s) / s * side_by_side(centroid)[..., 1:]
-    return project(params["output_proj"], tangent / beta)
+    return _projected(params["output_proj"], tangent / beta)
 
 
 @pytest.mark.parametrize("merge", blocks.HEAD_MERGES)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from hlformer_jax.encoders import config as configs
 from hlformer_jax.encoders import weights
@@ -42,6 +42,7 @@ class Clip(ImageTextFamily):
     """CLIP, from OpenAI or in the same layout."""
 
     name = "clip"
+    is_causal = True
     image_settings = {
         "size": {"shortest_edge": 224},
         "do_center_crop": True,
@@ -59,22 +60,16 @@ class Clip(ImageTextFamily):
         width = configs.check_size(content.get("projection_dim", 512), f"{where}: projection_dim")
         return Config(self.name, text, vision, width)
 
-    def leaves(self, config: Config, prefix: str = "") -> dict[Place, Leaf]:
+    def leaves(self, config: Config) -> dict[Place, Leaf]:
         """Return every parameter by its path in the tree."""
         vision, text = config.vision, config.text
-        image = "vision_model"
-        embeddings = f"{image}.embeddings"
-        patch = f"{embeddings}.patch_embedding"
         return {
-            **weights.patch_leaves(("vision", "patch"), patch, vision, bias=False),
-            ("vision", "positions"): Leaf(
-                (f"{embeddings}.position_embedding.weight",), (vision.grid**2 + 1, vision.width)
+            **weights.image_leaves(vision, vision.grid**2 + 1, bias=False),
+            ("vision", "class"): Leaf(
+                ("vision_model.embeddings.class_embedding",), (vision.width,)
             ),
-            ("vision", "class"): Leaf((f"{embeddings}.class_embedding",), (vision.width,)),
             # "layrnorm" is the name in the files.
-            **weights.norm_leaves(("vision", "pre_norm"), f"{image}.pre_layrnorm", vision),
-            **weights.layer_leaves(("vision", "layers"), f"{image}.encoder.layers", vision),
-            **weights.norm_leaves(("vision", "post_norm"), f"{image}.post_layernorm", vision),
+            **weights.norm_leaves(("vision", "pre_norm"), "vision_model.pre_layrnorm", vision),
             **weights.linear_leaves(
                 ("vision", "projection"),
                 "visual_projection",
@@ -104,20 +99,6 @@ class Clip(ImageTextFamily):
         """Project the class position."""
         normal = norm(params["post_norm"], states[:, 0], config.vision.epsilon)
         return linear(params["projection"], normal)
-
-    def token_states(
-        self,
-        params: Params,
-        config: Config,
-        ids: Int[Array, "Q W"],
-        real: Bool[Array, "Q W"] | None = None,
-    ) -> Float[Array, "Q W I"]:
-        """Return the last hidden states; a token attends to itself and those before it."""
-        causal = jnp.tril(jnp.ones((1, *ids.shape[1:] * 2), bool))
-        x = params["tokens"][ids].astype(jnp.float32)
-        x = x + params["positions"][None, : ids.shape[1]]
-        x = transformer(params["layers"], x, config.text, causal)
-        return norm(params["final_norm"], x, config.text.epsilon)
 
     def pool_texts(
         self,

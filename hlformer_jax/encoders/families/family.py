@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from hlformer_jax.encoders.config import Config, EncoderError, TextConfig
 from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer
-from hlformer_jax.encoders.transformer import Params, unit
+from hlformer_jax.encoders.transformer import Params, norm, transformer, unit
 from hlformer_jax.encoders.weights import Leaf, Place
 from hlformer_jax.typing import Array
 
@@ -41,7 +41,7 @@ class TextFamily(ABC):
         """
 
     @abstractmethod
-    def leaves(self, config: Any, prefix: str = "") -> dict[Place, Leaf]:
+    def leaves(self, config: Any) -> dict[Place, Leaf]:
         """Return every parameter by its path in the tree; tensors' names begin with `prefix`."""
 
     @abstractmethod
@@ -67,9 +67,11 @@ class ImageTextFamily(TextFamily):
 
     Attributes:
       image_settings: defaults of a `preprocessor_config.json`.
+      is_causal: whether a token attends only to itself and the tokens before it.
     """
 
     image_settings: ClassVar[Mapping[str, Any]]
+    is_causal: ClassVar[bool] = False
 
     @abstractmethod
     def image_states(
@@ -88,6 +90,20 @@ class ImageTextFamily(TextFamily):
         self, params: Params, config: Config, states: Float[Array, "V L I"]
     ) -> Float[Array, "V d"]:
         """Return vectors of images in the joint space, of any norm."""
+
+    def token_states(
+        self,
+        params: Params,
+        config: Config,
+        ids: Int[Array, "Q W"],
+        real: Bool[Array, "Q W"] | None = None,
+    ) -> Float[Array, "Q W I"]:
+        """Return the last hidden states; tokens attend to padding too, as in training."""
+        mask = jnp.tril(jnp.ones((1, *ids.shape[1:] * 2), bool)) if self.is_causal else None
+        x = params["tokens"][ids].astype(jnp.float32)
+        x = x + params["positions"][None, : ids.shape[1]]
+        x = transformer(params["layers"], x, config.text, mask)
+        return norm(params["final_norm"], x, config.text.epsilon)
 
     @abstractmethod
     def pool_texts(

@@ -77,9 +77,9 @@ class Roberta(TextFamily):
         )
         return RobertaConfig(self.name, replace(text, positions=positions), segments)
 
-    def leaves(self, config: RobertaConfig, prefix: str = "") -> dict[Place, Leaf]:
+    def leaves(self, config: RobertaConfig) -> dict[Place, Leaf]:
         """Return every parameter by its path in the tree."""
-        text, stem = config.text, f"{prefix}embeddings"
+        text, stem = config.text, f"{self.prefix}embeddings"
         rows = {
             "tokens": ("word", text.vocabulary),
             "positions": ("position", text.pad + 1 + text.positions),
@@ -96,7 +96,7 @@ class Roberta(TextFamily):
         return {
             **tables,
             **weights.norm_leaves(("text", "first_norm"), f"{stem}.LayerNorm", text),
-            **weights.layer_leaves(("text", "layers"), f"{prefix}encoder.layer", text, _LAYER),
+            **weights.layer_leaves(("text", "layers"), f"{self.prefix}encoder.layer", text, _LAYER),
         }
 
     def token_states(

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from hlformer_jax.encoders import config as configs
 from hlformer_jax.encoders import weights
@@ -71,21 +71,12 @@ class Siglip(ImageTextFamily):
             )
         return Config(self.name, text, vision, width)
 
-    def leaves(self, config: Config, prefix: str = "") -> dict[Place, Leaf]:
+    def leaves(self, config: Config) -> dict[Place, Leaf]:
         """Return every parameter by its path in the tree."""
         vision, text = config.vision, config.text
-        image = "vision_model"
-        embeddings = f"{image}.embeddings"
         return {
-            **weights.patch_leaves(
-                ("vision", "patch"), f"{embeddings}.patch_embedding", vision, bias=True
-            ),
-            ("vision", "positions"): Leaf(
-                (f"{embeddings}.position_embedding.weight",), (vision.grid**2, vision.width)
-            ),
-            **weights.layer_leaves(("vision", "layers"), f"{image}.encoder.layers", vision),
-            **weights.norm_leaves(("vision", "post_norm"), f"{image}.post_layernorm", vision),
-            **weights.pooling_leaves(("vision", "pool"), f"{image}.head", vision),
+            **weights.image_leaves(vision, vision.grid**2, bias=True),
+            **weights.pooling_leaves(("vision", "pool"), "vision_model.head", vision),
             **weights.text_leaves(text),
             **weights.linear_leaves(
                 ("text", "head"), "text_model.head", (text.width, config.width)
@@ -124,19 +115,6 @@ class Siglip(ImageTextFamily):
         )
         x = linear(head["out"], attended)[:, 0]
         return x + feed_forward(head, norm(head["norm"], x, vision.epsilon), vision)
-
-    def token_states(
-        self,
-        params: Params,
-        config: Config,
-        ids: Int[Array, "Q W"],
-        real: Bool[Array, "Q W"] | None = None,
-    ) -> Float[Array, "Q W I"]:
-        """Return the last hidden states; tokens attend to padding too, as in training."""
-        x = params["tokens"][ids].astype(jnp.float32)
-        x = x + params["positions"][None, : ids.shape[1]]
-        x = transformer(params["layers"], x, config.text)
-        return norm(params["final_norm"], x, config.text.epsilon)
 
     def pool_texts(
         self,
