@@ -380,6 +380,8 @@ def _refuse_coordinate_transformations(update: Any) -> None:
         elif inspect.ismethod(value):
             remaining.append(value.__func__)
             remaining.extend(getattr(value.__self__, "__dict__", {}).values())
+        elif isinstance(value, optax.MultiSteps):
+            remaining.extend(vars(value).values())
 
 
 def _field(state: Any, path: KeyPath) -> str:
