@@ -7,10 +7,10 @@ measures one core.
 
 Errors of values and gradients are measured in float32 and float64, against at least 60 digits
 (mpmath). The points are 1e-12 to 12 from the origin. A second point lies in another direction, near
-the first, very near it, or opposite. Gradients are with respect to the coordinates of the ball, or
-the space components of the hyperboloid. An error is the length of the difference of two vectors
-over the length of the exact one. Values that are not finite are counted separately, also at equal
-points.
+the first, very near it, or opposite. Gradients are with respect to the coordinates of both points
+in the ball, or the space components of both on the hyperboloid, as one vector. An error is the
+length of the difference of two vectors over the length of the exact one. Values that are not finite
+are counted separately, also at equal points.
 """
 
 import functools
@@ -95,11 +95,10 @@ def geometry(config: ConfigDict, options: Options) -> Iterator[Row]:
                         ratio = float(np.min(peer_seconds) / np.min(own_seconds))
                         facts[f"{peer}: {kind}times as long"] = ratio
                 facts |= {f"{peer}: {k}": v for k, v in wrong.get(peer, {}).items()}
-            moved = 4.0 * sum(x.size for x in inputs) + 4.0 * inputs[0].size
-            flops = 0.0
-            if name == "pairwise_distance":
-                count, dimension = sizes.points
-                flops, moved = 2.0 * count**2 * dimension, 4.0 * count**2
+            results = jax.eval_shape(libraries["ours"].functions[model, name], *inputs)
+            moved = 4.0 * sum(x.size for x in (*inputs, *jax.tree.leaves(results)))
+            count, dimension = sizes.points
+            flops = 2.0 * count**2 * dimension if name == "pairwise_distance" else 0.0
             timing = summary(seconds[0].tolist())
             yield Row(f"{model}.{name}, {what}", timing, floor(flops, moved), facts)
 
@@ -313,13 +312,12 @@ def _run(
 
 def _inputs(model: str, name: str, sizes: Sizes) -> tuple[str, list[np.ndarray]]:
     """Return the shape, as text, and the inputs for timing a function: points about 1 from 0."""
-    shape: tuple[int, ...] = (sizes.pairs, sizes.dimension)
-    if name == "centroid":
-        shape = sizes.sets
-    if name == "pairwise_distance":
-        shape = sizes.points
-    if name == "attention":
-        shape = sizes.heads
+    shapes: dict[str, tuple[int, ...]] = {
+        "centroid": sizes.sets,
+        "pairwise_distance": sizes.points,
+        "attention": sizes.heads,
+    }
+    shape = shapes.get(name, (sizes.pairs, sizes.dimension))
     module = lorentz if model == "lorentz" else poincare
 
     def draw(seed: int) -> Any:
@@ -507,48 +505,44 @@ def _exact(
                         moved = (list(a), list(b))
                         moved[which][i] += sign * step
                         end = _reference(mp, model, name, moved[0], moved[1], v)
-                        ends.append(_dot(mp, k, end))
+                        ends.append(mp.fdot(k, end))
                     gradient.append((ends[0] - ends[1]) / (2 * step))
             slopes.append(gradient)
     return values, slopes
 
 
-def _dot(mp: ModuleType, x: Sequence, y: Sequence) -> Any:
-    return mp.fsum(p * q for p, q in zip(x, y, strict=True))
-
-
 def _reference(mp: ModuleType, model: str, name: str, a: list, b: list, v: list) -> list:
     """Compute a function at c = 1 by formulas of the hyperboloid, also for points of the ball."""
     if model == "poincare":
-        grow = [2 / (1 - _dot(mp, p, p)) for p in (a, b)]
-        v = [grow[0] * w + grow[0] ** 2 * _dot(mp, a, v) * p for p, w in zip(a, v, strict=True)]
+        grow = [2 / (1 - mp.fdot(p, p)) for p in (a, b)]
+        v = [grow[0] * w + grow[0] ** 2 * mp.fdot(a, v) * p for p, w in zip(a, v, strict=True)]
         a, b = ([scale * p for p in point] for scale, point in zip(grow, (a, b), strict=True))
 
     def tau(s: list) -> Any:
-        return mp.sqrt(1 + _dot(mp, s, s))
+        return mp.sqrt(1 + mp.fdot(s, s))
 
     def mix(p: Any, s: list, q: Any, t: list) -> list:
         return [p * x + q * y for x, y in zip(s, t, strict=True)]
 
-    product = tau(a) * tau(b) - _dot(mp, a, b)
+    product = tau(a) * tau(b) - mp.fdot(a, b)
     at, vector = a, False
     if name in ("distance", "pairwise_distance"):
         return [mp.acosh(product)]
     if name == "exp_map":
-        size = mp.sqrt(_dot(mp, v, v) - (_dot(mp, a, v) / tau(a)) ** 2)
+        size = mp.sqrt(mp.fdot(v, v) - (mp.fdot(a, v) / tau(a)) ** 2)
         s = mix(mp.cosh(size), a, mp.sinh(size) / size, v)
     elif name == "log_map":
         factor = 1 if product == 1 else mp.acosh(product) / mp.sqrt(product**2 - 1)
         s, vector = mix(factor, b, -factor * product, a), True
     elif name == "transport":
-        along = (_dot(mp, b, v) - tau(b) * _dot(mp, a, v) / tau(a)) / (1 + product)
+        along = (mp.fdot(b, v) - tau(b) * mp.fdot(a, v) / tau(a)) / (1 + product)
         s, at, vector = mix(1, v, along, mix(1, a, 1, b)), b, True
     else:
         total, time = mix(1, a, 2, b), tau(a) + 2 * tau(b)
-        s = [x / mp.sqrt(time**2 - _dot(mp, total, total)) for x in total]
+        s = [x / mp.sqrt(time**2 - mp.fdot(total, total)) for x in total]
     if model == "lorentz":
         return s
     denominator = 1 + tau(at if vector else s)
     if not vector:
         return [x / denominator for x in s]
-    return mix(1 / denominator, s, -_dot(mp, at, s) / tau(at) / denominator**2, at)
+    return mix(1 / denominator, s, -mp.fdot(at, s) / tau(at) / denominator**2, at)

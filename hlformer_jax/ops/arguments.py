@@ -209,8 +209,6 @@ def check_positive(name: str, value: ArrayLike, allow_zero: bool = False, hint: 
         raise ValueError(f"{name} must be {allowed}, got {array}{hint}")
 
 
-_UNBOUNDED = ("t", "r")
-"""Names of arguments of `per_batch` that may have any sign."""
 _CURVATURE_HINT = " (the curvature is -c, so a curvature of -0.5 is c = 0.5)"
 
 
@@ -247,7 +245,7 @@ def per_batch(
         check_positive(name, argument, allow_zero=True, hint=_CURVATURE_HINT)
         if isinstance(argument, jax.core.Tracer):
             c = jnp.where(c >= 0, c, jnp.nan)
-    elif name not in _UNBOUNDED:
+    else:
         check_positive(name, argument)
     c, x = vary_together(c.reshape((1,) * missing + c.shape), x)
     return shard_together(c.ndim, c, x)[0]

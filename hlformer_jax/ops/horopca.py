@@ -50,7 +50,7 @@ from hlformer_jax.ops.arguments import (
     without_time,
 )
 from hlformer_jax.ops.lorentz import Scalar
-from hlformer_jax.ops.numerics import dot, safe_sqrt, unit
+from hlformer_jax.ops.numerics import dot, precise_matmul, safe_sqrt, unit
 from hlformer_jax.ops.optim import scale_by_length_adam
 from hlformer_jax.ops.poincare import Ball, inside
 from hlformer_jax.typing import Array
@@ -125,11 +125,8 @@ def lorentz_horospherical(
     root, count = jnp.sqrt(c)[..., None], len(directions)
     x = x * root  # of curvature −1
 
-    def product(a: Array, b: Array) -> Array:
-        return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-
-    along = product(x, directions.T)
-    across = x - product(along, directions)
+    along = precise_matmul(x, directions.T)
+    across = x - precise_matmul(along, directions)
     tau = jnp.sqrt(1 + dot(x, x))[..., None]
     exponentials = tau - along
     spine = tau - jnp.sum(along, axis=-1, keepdims=True)
@@ -257,9 +254,9 @@ def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Ar
     """
     c = components.c
     space = without_time(projected)
-    product = jnp.matmul(space, components.directions, precision=jax.lax.Precision.HIGHEST)
+    embedded = precise_matmul(space, components.directions)
     base = jnp.broadcast_to(components.base, (*space.shape[:-1], len(components.base)))
-    return lorentz.boost(base, lorentz.from_space(product, c), c)
+    return lorentz.boost(base, lorentz.from_space(embedded, c), c)
 
 
 def variance(points: Float[Array, "N n1"], c: ArrayLike = 1.0) -> Float[Array, ""]:
@@ -342,7 +339,7 @@ def _principal(x: Float[Array, "N n1"]) -> Float[Array, "n n"]:
     """Return the directions of tangent PCA, in order of decreasing variance."""
     tangent = lorentz.log_map0(x)
     tangent = tangent - jnp.mean(tangent, axis=0, keepdims=True)
-    _, vectors = jnp.linalg.eigh(jnp.matmul(tangent.T, tangent, precision="highest"))
+    _, vectors = jnp.linalg.eigh(precise_matmul(tangent.T, tangent))
     return vectors.T[::-1]
 
 
@@ -394,8 +391,7 @@ def _ascend(
 
 def _rejected(vectors: Float[Array, "M n"], basis: Float[Array, "K n"]) -> Float[Array, "M n"]:
     """Return the part of vectors that is orthogonal to orthonormal vectors."""
-    product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    return vectors - product(product(vectors, basis.T), basis)
+    return vectors - precise_matmul(precise_matmul(vectors, basis.T), basis)
 
 
 def _normal(vectors: Float[Array, "M n"], basis: Float[Array, "K n"]) -> Float[Array, "M n"]:

@@ -98,6 +98,19 @@ def _subtract_multiple_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Arra
     return subtract_multiple(*primals), dv + (-factor)[..., None] * dx + (-dfactor)[..., None] * x
 
 
+def precise_matmul(x: Array, y: Array) -> Array:
+    """Return the matrix product, in the full precision of the dtype on every device."""
+    product: Array = jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
+    return product
+
+
+def dot_all(
+    x: Float[Array, "*#batch M n"], y: Float[Array, "*#batch N n"]
+) -> Float[Array, "*#batch M N"]:
+    """Return the Euclidean inner products x_i · y_j of all pairs, by `precise_matmul`."""
+    return precise_matmul(x, jnp.swapaxes(y, -1, -2))
+
+
 def sum_products(
     weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch L n"]
 ) -> Float[Array, "*#batch M n"]:
@@ -113,19 +126,11 @@ def sum_products(
     values = jnp.pad(values, [(0, 0)] * (values.ndim - 2) + [extra, (0, 0)])
     weights = jnp.moveaxis(weights.reshape(*weights.shape[:-1], blocks, 8), -2, -3)
     values = values.reshape(*values.shape[:-2], blocks, 8, values.shape[-1])
-    sums = jnp.matmul(weights, values, precision=jax.lax.Precision.HIGHEST)
+    sums = precise_matmul(weights, values)
     while blocks > 1:
         blocks //= 2
         sums = sums[..., :blocks, :, :] + sums[..., blocks:, :, :]
     return sums[..., 0, :, :]
-
-
-def weigh_each(
-    weights: Float[Array, "*#batch M L"], values: Float[Array, "*#batch M L n"]
-) -> Float[Array, "*#batch M n"]:
-    """Return weighted sums of M sets of L vectors, by matrix products: CPUs sum rows slowly."""
-    sums = jnp.matmul(weights[..., None, :], values, precision=jax.lax.Precision.HIGHEST)
-    return sums[..., 0, :]
 
 
 def safe_sqrt(z: Float[Array, "*#batch"]) -> Float[Array, "*#batch"]:
@@ -652,7 +657,7 @@ def logits(
     is_shared = stretch.size == len(normals)  # by all points: then fewer large arrays are needed
     if is_shared:
         directions = directions * stretch.reshape(-1, 1)
-    along: Array = jnp.matmul(space, directions.T, precision=jax.lax.Precision.HIGHEST)
+    along = precise_matmul(space, directions.T)
     if scale is not None:
         along = along * scale[..., None]
     if not is_shared:
@@ -755,8 +760,7 @@ def squares_between(
 ) -> tuple[Float[Array, "*#batch M N"], Bool[Array, "*#batch M N"]]:
     """Return |x_i − sign y_j|² of all pairs by one matrix product, and where it lost digits."""
     size = dot(x, x)[..., :, None] + dot(y, y)[..., None, :]
-    product = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    squares = size - 2 * sign * product
+    squares = size - 2 * sign * dot_all(x, y)
     # Squares of tiny vectors have lost digits. NaN counts as near.
     tiny = smallest(x.dtype) / float(jnp.finfo(x.dtype).eps)
     return squares, ~((squares > size / 16) & (squares > tiny))

@@ -14,7 +14,7 @@ References:
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -54,7 +54,7 @@ MAGNITUDES = frozenset(
 """Fields of optax states that are not transported: second moments, step sizes, hyperparameters."""
 
 COORDINATE_STATES = frozenset(
-    ("LookaheadState", "SAMState", "NonNegativeParamsState", "HutchinsonState", "SophiaState")
+    ("LookaheadState", "SAMState", "HutchinsonState", "SophiaState")
     + ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
 )
 """States of optax transformations that compute with the coordinates of parameters: refused."""
@@ -154,21 +154,12 @@ def riemannian(
     def subtract(_: Manifold, x: Array, y: Array) -> Array:
         return y - x
 
-    def points_of_vectors(
-        state: optax.OptState, spaces: list[Manifold | None], positions: Params
-    ) -> list[KeyPath | None]:
-        shapes = {
-            path: None if space is None else x.shape
-            for space, (path, x) in zip(spaces, tree_flatten_with_path(positions)[0], strict=True)
-        }
-        return _points_of_vectors(state, shapes, transported)
-
     def init(params: Params) -> optax.OptState:
         _refuse_coordinate_transformations(optimizer.update)
         spaces = spaces_of(params)
         positions = map_points(position, spaces, params)
         state = optimizer.init(positions)
-        points_of_vectors(state, spaces, positions)
+        _points_of_vectors(state, spaces, positions, transported)
         return state
 
     def update(
@@ -183,14 +174,9 @@ def riemannian(
         positions = map_points(position, spaces, params)
         steps, state = optimizer.update(in_frames, state, positions, **extra)
         moved = map_points(move, spaces, params, steps)
-        moves = {
-            path: (space, x, y)
-            for space, (path, x), y in zip(
-                spaces, tree_flatten_with_path(params)[0], jax.tree.leaves(moved), strict=True
-            )
-        }
+        moves = list(zip(spaces, jax.tree.leaves(params), jax.tree.leaves(moved), strict=True))
 
-        def transport(point: KeyPath | None, vector: Any) -> Any:
+        def transport(point: int | None, vector: Any) -> Any:
             if point is None:
                 return vector
             space, x, y = moves[point]
@@ -198,7 +184,7 @@ def riemannian(
             return space.transport_in_frame(x, y, vector).astype(vector.dtype)
 
         leaves, structure = jax.tree.flatten(state)
-        points = points_of_vectors(state, spaces, positions)
+        points = _points_of_vectors(state, spaces, positions, transported)
         state = jax.tree.unflatten(structure, map(transport, points, leaves))
         return map_points(subtract, spaces, params, moved), state
 
@@ -294,21 +280,25 @@ def _check_points(path: KeyPath, space: Manifold, leaf: Any) -> None:
 
 def _points_of_vectors(
     state: optax.OptState,
-    params: Mapping[KeyPath, tuple[int, ...] | None],
+    spaces: Sequence[Manifold | None],
+    positions: Params,
     transported: Mapping[str, bool],
-) -> list[KeyPath | None]:
-    """Return for each leaf of a state the point at which it is a tangent vector, or None.
+) -> list[int | None]:
+    """Return for each leaf of a state which parameter it is a tangent vector at, or None.
 
     Args:
       state: state of an optimiser.
-      params: paths of the parameters, with the shapes of their frames; None for Euclidean ones.
+      spaces: the space of each parameter; None for Euclidean ones.
+      positions: the parameters as the optimiser receives them, as vectors in frames.
       transported: whether a field of this name holds tangent vectors.
 
     Raises:
       ManifoldError: for a state that cannot be transported.
     """
     _refuse_coordinate_states(state)
-    points: list[KeyPath | None] = []
+    params = tree_flatten_with_path(positions)[0]
+    number_of = {path: number for number, (path, _) in enumerate(params)}
+    points: list[int | None] = []
     for path, leaf in tree_flatten_with_path(state)[0]:
         last_name = max(
             (i for i, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1
@@ -319,17 +309,17 @@ def _points_of_vectors(
             (stop - start, start)
             for start in range(len(path) + 1)
             for stop in range(max(start, last_name + 1), len(path) + 1)
-            if path[start:stop] in params
+            if path[start:stop] in number_of
         ]
         size, start = max(ends, default=(0, len(path)))
-        param = path[start : start + size]
+        number = number_of.get(path[start : start + size])
         field = _field(state, path[:start])
         points.append(None)
         is_array = jnp.ndim(leaf) > 0 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-        if not is_array or (ends and params[param] is None):
+        if not is_array or (number is not None and spaces[number] is None):
             continue
         is_vector = transported.get(field, transported.get(field.rpartition(".")[-1]))
-        fits = bool(ends) and jnp.shape(leaf) == params[param]
+        fits = number is not None and jnp.shape(leaf) == jnp.shape(params[number][1])
         if is_vector is None or (is_vector and not fits):
             raise ManifoldError(
                 f"riemannian: cannot tell whether {field or 'an unnamed part'} of the"
@@ -338,7 +328,7 @@ def _points_of_vectors(
                 " `magnitudes`"
             )
         if is_vector:
-            points[-1] = param
+            points[-1] = number
     return points
 
 
@@ -390,6 +380,8 @@ def _refuse_coordinate_transformations(update: Any) -> None:
         elif inspect.ismethod(value):
             remaining.append(value.__func__)
             remaining.extend(getattr(value.__self__, "__dict__", {}).values())
+        elif isinstance(value, optax.MultiSteps):
+            remaining.extend(vars(value).values())
 
 
 def _field(state: Any, path: KeyPath) -> str:

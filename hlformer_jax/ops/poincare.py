@@ -79,6 +79,7 @@ from hlformer_jax.ops.numerics import (
     max_hyperbolic_norm,
     mean_weights,
     over_norm,
+    precise_matmul,
     replace_near,
     safe_normalize,
     safe_sqrt,
@@ -91,7 +92,6 @@ from hlformer_jax.ops.numerics import (
     sum_products,
     tanhc_sqrt,
     unit,
-    weigh_each,
     weights_between,
     with_norm,
     within_reach,
@@ -573,7 +573,7 @@ def mobius_matvec(
 ) -> Float[Array, "*#batch m"]:
     """Return the Möbius product exp_map0(matrix log_map0(p)) with a matrix: points [*batch, m]."""
     matrix, p = as_matrix("matrix", matrix, as_vectors(p))
-    return exp_map0(jnp.matmul(log_map0(p, c), matrix.T, precision=jax.lax.Precision.HIGHEST), c)
+    return exp_map0(precise_matmul(log_map0(p, c), matrix.T), c)
 
 
 def mobius_linear(
@@ -720,7 +720,8 @@ def _midpoint_by_spread(points: Array, weights: Array, c: Array) -> Array:
     heaviest = jnp.argmax(jax.lax.stop_gradient(share), axis=-1)[..., None]
     base = jax.lax.stop_gradient(jnp.take_along_axis(points, heaviest, axis=-2))
     gaps = points[..., None, :, :] - base[..., None, :]
-    mean = weigh_each(share, gaps) / total[..., None]
+    # CPUs sum rows slowly, so these are matrix products.
+    mean = precise_matmul(share[..., None, :], gaps)[..., 0, :] / total[..., None]
     across = (gaps - mean[..., None, :]) * jnp.sqrt(c)[..., None, None]
     spread = jnp.sum(share * dot(across, across), axis=-1)
     norm = jnp.sqrt(jnp.where(mass == 0, 1, mass * mass + 4 * total * spread))

@@ -249,6 +249,9 @@ def test_geometry_rows_have_times_errors_and_peers(small):
         for model in geometry.MODELS
         for name, shape in (("distance", "[20, 4]"), ("pairwise_distance", "[8, 4]"))
     ]
+    # Two arrays of 20 or 8 points, which have a time component in the Lorentz model, and distances.
+    numbers = [2 * 20 * 5 + 20, 2 * 8 * 5 + 8 * 8, 2 * 20 * 4 + 20, 2 * 8 * 4 + 8 * 8]
+    assert [row.floor.bytes for row in rows] == [4 * count for count in numbers]
     for row in rows:
         assert row.timing.repeats == 3 and row.facts["peer: times as long"] > 0
         assert ("peer: gradients times as long" in row.facts) == ("pairwise" not in row.what)

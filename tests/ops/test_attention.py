@@ -180,17 +180,6 @@ def test_merging_heads_at_the_origin_has_a_finite_gradient(merge):
     assert np.all(np.isfinite(gradient))
 
 
-def test_a_window_for_each_head_is_that_head_s(float64):
-    query, key, value = (_vectors(seed, 3, HEADS, LENGTH, DIM) for seed in range(3))
-    windows = attention_windows(tuple(range(1, HEADS + 1)), LENGTH, dtype=jnp.float64)
-    together = attention.euclidean_attention(query, key, value, windows)
-    assert together.shape == query.shape
-    for head, window in enumerate(windows):
-        one = lambda x, head=head: x[:, head : head + 1]
-        alone = attention.euclidean_attention(one(query), one(key), one(value), window)
-        np.testing.assert_allclose(one(together), alone, rtol=1e-12)
-
-
 WINDOW = log_attention_windows((2.0,), 3)[0]
 REAL = np.array([True, True, False])
 

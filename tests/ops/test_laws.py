@@ -71,6 +71,7 @@ def _laws(name, vectors, share, c):
         "transport takes a geodesic along": (
             model.parallel_transport(x, y, log, c), -model.log_map(y, x, c),
         ),
+        "transport is undone": (model.parallel_transport(y, x, moved, c), v),
         "transport from the origin": (
             model.parallel_transport(zero, y, model.transport0(zero, u, c), c),
             model.transport0(y, u, c),
@@ -95,6 +96,9 @@ def _laws(name, vectors, share, c):
             "the gyrocommutative law": (add(x, y), poincare.gyration(x, y, add(y, x), c)),
             "the gyroassociative law": (
                 add(a, add(x, y)), add(add(a, x), poincare.gyration(a, x, y, c)),
+            ),
+            "gyrations keep lengths": (
+                np.linalg.norm(poincare.gyration(a, x, y, c), axis=-1), np.linalg.norm(y, axis=-1),
             ),
             "the gap of a sum": (room(add(x, y)), room(x) * room(y) / below),
             "multiples": (poincare.mobius_scalar_mul(3.0, a / 3, c), add(a / 3, add(a / 3, a / 3))),

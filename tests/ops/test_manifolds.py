@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import mpmath
 import numpy as np
-import optax
 import pytest
 from compiled import lorentz, poincare, whole
 from derivatives import check_slopes, check_two_derivatives
@@ -35,23 +34,6 @@ def test_a_space_is_an_argument_of_jit_vmap_and_grad(name):
         slope.c, jax.jit(jax.grad(lambda c: total(space(c))))(0.7), rtol=1e-6
     )
     assert hash(space(0.7)) == hash(space(0.7)) and space(0.7) == space(0.7)
-
-
-@pytest.mark.slow  # it takes seconds
-@pytest.mark.usefixtures("standard_promotion")
-def test_a_curvature_is_learned_as_a_leaf_of_the_space():
-    x = 3 * np.random.default_rng(0).normal(size=(2, 8, 3))
-    x, y = (jnp.pad(jnp.asarray(v, jnp.float32), ((0, 0), (1, 0))) for v in x)
-    want = lorentz.distance(x, y, 1.7)  # it reads space components alone
-    loss = lambda space: jnp.mean((space.distance(x, y) - want) ** 2)
-    optimizer = optax.adam(0.05)
-
-    def step(carry, _):
-        updates, state = optimizer.update(jax.grad(loss)(carry[0]), carry[1])
-        return (optax.apply_updates(carry[0], updates), state), None
-
-    run = jax.jit(lambda space: jax.lax.scan(step, (space, optimizer.init(space)), length=150))
-    np.testing.assert_allclose(run(Lorentz(jnp.float32(0.8)))[0][0].c, 1.7, rtol=1e-2)
 
 
 @pytest.mark.slow  # it takes seconds

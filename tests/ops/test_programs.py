@@ -5,24 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from descent import descend
 
 from hlformer_jax.ops import cones, lorentz, poincare, statistics
 from hlformer_jax.ops.manifolds import Lorentz, Poincare
 from hlformer_jax.ops.optim import riemannian, scale_by_length_adam
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
-def fit(loss, params, optimizer, steps):
-    """Minimises a loss of the parameters; returns them."""
-
-    def step(carry, _):
-        params, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    train = jax.jit(lambda carry: jax.lax.scan(step, carry, None, length=steps))
-    return train((params, optimizer.init(params)))[0][0]
 
 
 SPACES = {
@@ -57,7 +46,7 @@ def test_cones_over_a_dag_with_a_learned_curvature(name):
 
     start = {"vectors": jnp.asarray(rng.normal(size=(40, 6)) / 4, jnp.float32)}
     start["curvature"] = jnp.float32(0.5)
-    params = fit(loss, start, optax.adam(0.03), 300)
+    params = descend(loss, start, optax.adam(0.03), 300)
     energy = np.asarray(jax.jit(energies)(params))
     # The share of pairs of an edge and another in which the edge has less energy, ties half.
     edges, others = energy[below][:, None], energy[other][None]
@@ -87,7 +76,7 @@ def test_hyperbolic_classifier_learns_a_tree_of_classes(name):
 
     start = {"normals": jnp.asarray(rng.normal(size=(8, 8)) / 8, jnp.float32)}
     start["offsets"] = jnp.zeros(8, jnp.float32)
-    params = fit(loss, start, optax.adam(0.05), 200)
+    params = descend(loss, start, optax.adam(0.05), 200)
     predicted = jnp.argmax(logits(points[~train], params["normals"], params["offsets"]), axis=-1)
     accuracy = np.mean(np.asarray(predicted) == label[~train])
     assert accuracy > 0.75, f"{accuracy:.3f}; chance is 0.125"
@@ -147,7 +136,7 @@ def test_a_sweep_over_curvatures_by_vmap_is_the_loop_over_them(name):
             return jnp.sum((space.distance(x[:, None], x[None], c) - hops) ** 2) / 84
 
         optimizer = riemannian(optax.sgd(0.5), manifold(c))
-        return stress(fit(stress, space.exp_map0(start, c), optimizer, 40))
+        return stress(descend(stress, space.exp_map0(start, c), optimizer, 40))
 
     curvatures = jnp.asarray([0.1, 0.5, 1.0, 2.0], jnp.float32)
     swept = jax.vmap(embed)(curvatures)
@@ -191,7 +180,7 @@ def embed(model, optimizer, dim, rate, temperature, steps=150):
     schedule = lambda step: (
         rate * jnp.where(step < 50, 0.1, 1) * jnp.minimum(1, (steps - step) / (0.3 * steps))
     )
-    return fit(loss, x, riemannian(OPTIMIZERS[optimizer](schedule), manifold()), steps)
+    return descend(loss, x, riemannian(OPTIMIZERS[optimizer](schedule), manifold()), steps)
 
 
 def mean_average_precision(model, x):

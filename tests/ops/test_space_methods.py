@@ -14,6 +14,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from compiled import lorentz, poincare, whole
+from descent import descend
 from flax import nnx
 from mpmath import mpf
 from reference import slow_but
@@ -222,15 +223,7 @@ def test_a_curvature_module_learns_within_its_range():
     module = hl.nn.Curvature(initial=1.0, low=0.5, high=2.0)
     params = module.init(jax.random.key(0))
     np.testing.assert_allclose(module.apply(params), 1.0, rtol=1e-6)
-    optimizer = optax.adam(0.5)
-
-    def step(carry, _):
-        params, state = carry
-        updates, state = optimizer.update(jax.grad(module.apply)(params), state)
-        return (optax.apply_updates(params, updates), state), None
-
-    run = lambda params: jax.lax.scan(step, (params, optimizer.init(params)), length=40)
-    end = jax.jit(run)(params)[0][0]
+    end = descend(module.apply, params, optax.adam(0.5), 40)
     assert 0.5 <= module.apply(end) < 0.51
 
 
@@ -245,17 +238,6 @@ class _Table(eqx.Module):
     def __call__(self, goal):
         distance = self.space.distance(self.points, goal)
         return jnp.mean((distance - self.bias) ** 2)
-
-
-def _descend(optimizer, params, loss, steps=20):
-    def step(carry, _):
-        params, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    return jax.jit(
-        lambda params: jax.lax.scan(step, (params, optimizer.init(params)), length=steps)[0][0]
-    )(params)
 
 
 @pytest.mark.slow  # it takes seconds
@@ -279,7 +261,7 @@ def test_an_equinox_module_that_holds_its_space(c, given):
     def loss(params):
         return eqx.combine(params, static)(goal)
 
-    end = _descend(optimizer, params, loss)
+    end = descend(loss, params, optimizer, 20)
     assert loss(end) < 0.7 * loss(params)
     space = eqx.combine(end, static).space
     # The last step was taken in the space of the curvature before it; in a tree that stays as it is
@@ -312,7 +294,7 @@ def test_an_nnx_module_that_holds_its_space():
         return flat
 
     loss = jax.jit(lambda params: nnx.merge(graph, params)())
-    end = _descend(riemannian(optax.adam(0.05), spaces), params, loss)
+    end = descend(loss, params, riemannian(optax.adam(0.05), spaces), 20)
     assert loss(end) < 0.7 * loss(params)
     c = end["space"]["c"][...]
     assert c != 1.0 and lorentz.time_error(end["points"][...], c).max() < 0.05
@@ -341,6 +323,7 @@ def test_spaces_that_do_not_fit_the_parameters_are_refused():
     x = lorentz.exp_map0(jnp.ones((4, 3)))
     for spaces, message in (
         ({"y": Lorentz(1.0)}, "must be a prefix"),
+        ({"x": True}, "expected a manifold, .* got True"),
         (Product((Lorentz(1.0),) * 2), "must be a tuple of 2, .* got the type dict"),
         ({"x": Product((Lorentz(1.0),) * 2)}, r"\['x'\] must be a tuple of 2"),
         (Lorentz(None), r"\['x'\] has the curvature None"),

@@ -25,7 +25,7 @@ from hlformer_jax.ops.lorentz.pairs import (
     space_components,
     tangent_length,
 )
-from hlformer_jax.ops.numerics import dot, logits, scaled_asinh, unit
+from hlformer_jax.ops.numerics import dot, logits, precise_matmul, scaled_asinh, unit
 from hlformer_jax.typing import Array
 
 
@@ -45,7 +45,7 @@ def rotate(matrix: Float[Array, "n n"], x: Point, c: ArrayLike = 1.0) -> Point:
       ValueError: for a matrix that does not have one column for each space component.
     """
     matrix, space = as_matrix("matrix", matrix, without_time(x))
-    space = jnp.matmul(space, matrix.T, precision=jax.lax.Precision.HIGHEST)
+    space = precise_matmul(space, matrix.T)
     return point_from_space(space, per_batch(c, space))
 
 

@@ -234,13 +234,10 @@ def lift(xx: Scalar, yy: Scalar, tau: Scalar, c: Scalar) -> Scalar:
     return jnp.where(curved, (tau - 1) * inverse(jnp.where(curved, c, 1)), flat)
 
 
-def across_first(x: Space, y: Space) -> Space:
-    """Return the part of x − y orthogonal to x; 0 for an x too near 0 to have a direction."""
-    return sum_pair(x, y)[1]
-
-
 def sum_pair(x: Space, y: Space) -> tuple[PairSums, Space]:
     """Return the `PairSums` of a pair and its vector D_⊥, from five sums over the coordinates.
+
+    D_⊥ is 0 for an x too near 0 to have a direction.
 
     Let k = 0 if y is much shorter than x, so that x − y would lose the digits of y, and else k = 1.
     With g = x · (k x − y), D_⊥ is (k x − y) − (g / x · x) x. The other sums follow without
@@ -318,7 +315,8 @@ def distance_gradient(x: Space, y: Space, c: Scalar) -> DistanceGradient:
     swapped = PairSums(sums.yy, sums.xx, sums.xy, -sums.rise, sums.across2 * share**2)
     chord_y = Chord(m, chord.aligned, chord.tau_y, chord.tau_x, chord.q, chord.r)
     by_x = gradient_from_sums(across, pair.y, sums, chord)
-    by_y = gradient_from_sums(across_first(pair.y, pair.x), pair.x, swapped, chord_y)
+    _, across_y = sum_pair(pair.y, pair.x)
+    by_y = gradient_from_sums(across_y, pair.x, swapped, chord_y)
     turns = per_m * by_x.turn / chord.tau_x, per_m * by_y.turn / chord.tau_y
     return DistanceGradient(value, per_m, by_x.vector, by_y.vector, *turns, 1 / pair.scale, by_c)
 

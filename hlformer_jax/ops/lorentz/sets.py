@@ -1,6 +1,5 @@
 """Sets of points of the Lorentz model: distances of all pairs, and centroids."""
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -20,10 +19,12 @@ from hlformer_jax.ops.lorentz.pairs import point_from_space, squared_distance_of
 from hlformer_jax.ops.lorentz.usual import distance_of_pair, length_of_chord
 from hlformer_jax.ops.numerics import (
     dot,
+    dot_all,
     inverse,
     is_any,
     largest_coordinate,
     mean_weights,
+    precise_matmul,
     replace_near,
     sum_products,
 )
@@ -46,7 +47,7 @@ def pairwise_inner(
     if x.ndim == y.ndim:
         x, y = shard_together(x.ndim - 2, x, y)
     x = jnp.concatenate([-x[..., :1], x[..., 1:]], axis=-1)
-    return jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    return dot_all(x, y)
 
 
 def pairwise_distance(
@@ -82,7 +83,7 @@ def _chords(
     """Return squared Lorentzian distances of all pairs (2 for near pairs), and which are near."""
     xx, yy = dot(x, x), dot(y, y)
     tau_x, tau_y = jnp.sqrt(1 + c[..., None] * xx), jnp.sqrt(1 + c[..., None] * yy)
-    xy = jnp.matmul(x, jnp.swapaxes(y, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    xy = dot_all(x, y)
     # (τ_x τ_y − 1) / c = (x² τ_y² + y²) / (τ_x τ_y + 1). Numerator and denominator are divided by
     # τ_x τ_y, because they may be large.
     low_x, low_y = (1 / tau_x)[..., :, None], (1 / tau_y)[..., None, :]
@@ -136,7 +137,7 @@ def centroid(
     # Without the barrier, XLA fills an array of all weights with the gradient of their sum, so that
     # a GPU can accumulate the matrix product of the backward pass into it.
     factor = jax.lax.optimization_barrier(weights)
-    total = jnp.matmul(factor, points, precision=jax.lax.Precision.HIGHEST)
+    total = precise_matmul(factor, points)
     scale = largest_coordinate(total)
     scale = jnp.where(scale == 0, 1, scale)
     mass = jnp.sum(weights, axis=-1) / jnp.squeeze(scale, -1)
@@ -234,7 +235,7 @@ def _split_norm(
     rest = jnp.sum(weights[..., None] * across, axis=-2) / jnp.where(mass == 0, 1, mass)[..., None]
     across = across - is_beside * rest[..., None, :]
 
-    p = jnp.matmul(axis, jnp.swapaxes(sums.scaled, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    p = dot_all(axis, sums.scaled)
     turn = jnp.where(p > 0, dot(across, across) / jnp.where(p > 0, r + p, 1), r - p)
     rise = jnp.where(small | ~split[..., None], t - p, 1 / (t + r) + turn)  # t − p
     gap = sum_products(weights[..., :, None, :], rise[..., None])[..., 0, 0]
@@ -271,14 +272,13 @@ def _direct_tangent(
     norm = _norm(sums.time * sums.time - sums.square)
     mean = sums.space / norm[..., None]
     tau = jnp.sqrt(1 + dot(mean, mean))[..., None]
-    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    height = tau * sums.times - product(mean, jnp.swapaxes(sums.scaled, -1, -2))  # −⟨μ, x_i⟩
+    height = tau * sums.times - dot_all(mean, sums.scaled)  # −⟨μ, x_i⟩
     turned = dot(sums.scaled, moved)[..., None, :] - growth
     grown = jnp.sum(-tau * weights / sums.times * turned - weights * height * growth, axis=-1)
     grown = grown - jnp.sum(dweights * height, axis=-1)
-    total = product(weights, moved)
+    total = precise_matmul(weights, moved)
     grown = grown + dot(mean, total)
-    total = total + product(dweights, sums.scaled)
+    total = total + precise_matmul(dweights, sums.scaled)
     return mean, (total + grown[..., None] * mean) / norm[..., None]
 
 
@@ -300,16 +300,14 @@ def _split_tangent(
     m, tau = (length / norm)[..., None], jnp.sqrt(1 + dot(mean, mean))[..., None]
     lean = m * rise - p / (tau + m)
     # Where nothing is split, use μ itself, with −⟨μ, x_i⟩ = μ_time t − μ · x_i.
-    along = jnp.matmul(mean, jnp.swapaxes(sums.scaled, -1, -2), precision=jax.lax.Precision.HIGHEST)
+    along = dot_all(mean, sums.scaled)
     height = jnp.where(split, m * rise + t / (tau + m), tau * t - along)
     ahead = jnp.where(split, axis, mean)
     pull, push = jnp.where(split, lean / t, 1), jnp.where(split, tau * lean, height)
 
-    towards = jnp.matmul(ahead, jnp.swapaxes(moved, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    grown = pull * towards - tau / t * dot(across, moved[..., None, :, :])
+    grown = pull * dot_all(ahead, moved) - tau / t * dot(across, moved[..., None, :, :])
     grown = grown + (tau / t - height) * growth
     grown = jnp.sum(weights * grown, axis=-1)
-    change = jnp.matmul(weights, moved, precision=jax.lax.Precision.HIGHEST)
-    change = change + jnp.sum(dweights[..., None] * across, axis=-2)
+    change = precise_matmul(weights, moved) + jnp.sum(dweights[..., None] * across, axis=-2)
     change = change - jnp.sum(dweights * push, axis=-1)[..., None] * ahead
     return mean, (change + grown[..., None] * mean) / norm[..., None]

@@ -35,7 +35,7 @@ from hlformer_jax.ops.arguments import (
 )
 from hlformer_jax.ops.lorentz import Scalar, Space
 from hlformer_jax.ops.lorentz.maps import log_map_in_frame
-from hlformer_jax.ops.numerics import dot, sinhc_sqrt
+from hlformer_jax.ops.numerics import dot, precise_matmul, sinhc_sqrt
 from hlformer_jax.typing import Array
 
 
@@ -226,11 +226,8 @@ def _correlated_normal(key: Array, like: Array, factor: Array, shape: tuple[int,
     factor = _as_factor(factor, like)
     drawn = jax.random.normal(key, (*shape, *like.shape), like.dtype)
     factor = factor.reshape((1,) * len(shape) + factor.shape)
-    return _times(*shard_together(drawn.ndim - 1, factor, drawn[..., None]))
-
-
-def _times(matrix: Array, column: Array) -> Array:
-    return jnp.matmul(matrix, column, precision=jax.lax.Precision.HIGHEST)[..., 0]
+    factor, column = shard_together(drawn.ndim - 1, factor, drawn[..., None])
+    return precise_matmul(factor, column)[..., 0]
 
 
 def _as_factor(factor: Array, like: Array) -> Float[Array, "*batch n n"]:

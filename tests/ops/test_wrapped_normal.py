@@ -1,4 +1,4 @@
-"""The wrapped normal distribution with a full covariance matrix, against SciPy and mpmath."""
+"""The wrapped normal distribution of both models, against SciPy and mpmath."""
 
 import jax
 import jax.numpy as jnp
@@ -90,16 +90,26 @@ def test_diagonal_factor_is_the_distribution_of_its_scale():
     scale, key = np.array([0.4, 0.7, 1.1]), jax.random.key(0)
     factor = np.diag(scale)[None] + np.triu(np.full((3, 3), 9.0), 1)  # not read above the diagonal
     x, mean = (lorentz.from_space(s, C) for s in (POINTS, MEANS))
+    p, ball_mean = (poincare.from_lorentz(points, C) for points in (x, mean))
     for got, want in (
-        (statistics.lorentz_full_log_density, statistics.lorentz_log_density),
         (
-            lambda *args: statistics.lorentz_full_sample(key, *args[1:]),
-            lambda *args: statistics.lorentz_sample(key, *args[1:]),
+            statistics.lorentz_full_log_density(x, mean, factor, C),
+            statistics.lorentz_log_density(x, mean, scale, C),
+        ),
+        (
+            statistics.poincare_full_log_density(p, ball_mean, factor, C),
+            statistics.poincare_log_density(p, ball_mean, scale, C),
+        ),
+        (
+            statistics.lorentz_full_sample(key, mean, factor, C, shape=(2,)),
+            statistics.lorentz_sample(key, mean, scale, C, shape=(2,)),
+        ),
+        (
+            statistics.poincare_full_sample(key, ball_mean, factor, C, shape=(2,)),
+            statistics.poincare_sample(key, ball_mean, scale, C, shape=(2,)),
         ),
     ):
-        np.testing.assert_allclose(
-            got(x, mean, factor, C), want(x, mean, scale, C), rtol=1e-12, atol=1e-13
-        )
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.slow  # its programs are large
@@ -109,14 +119,25 @@ def test_samples_and_densities_have_two_derivatives_in_everything():
     means, points = MEANS.copy(), POINTS.copy()
     means[0], points[1] = 0, means[1]  # at the origin, and at the mean
 
-    def everything(s, factor, t, c):
+    def full(s, factor, t, c):
         mean, x = (lorentz.from_space(space, c) for space in (s, t))
         return (
             plain.lorentz_full_sample(key, mean, factor, c),
             plain.lorentz_full_log_density(x, mean, factor, c),
         )
 
-    check_curvature(everything, (means, FACTORS, points, C))
+    def diagonal(s, scale, t, c):
+        mean, x = (lorentz.from_space(space, c) for space in (s, t))
+        p, ball_mean = (poincare.from_lorentz(points, c) for points in (x, mean))
+        return (
+            plain.lorentz_sample(key, mean, scale, c),
+            plain.poincare_sample(key, ball_mean, scale, c),
+            plain.lorentz_log_density(x, mean, scale, c),
+            plain.poincare_log_density(p, ball_mean, scale, c),
+        )
+
+    check_curvature(full, (means, FACTORS, points, C))
+    check_curvature(diagonal, (means, np.full((4, 3), 0.6), points, C))
 
 
 def test_values_and_gradients_are_finite_at_the_mean_and_far_out():
