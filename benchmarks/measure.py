@@ -193,7 +193,7 @@ def _matrix_rate(dtype: str) -> float:
 def _copy_rate() -> float:
     """Return the bytes, read or written, per second of a copy larger than any cache.
 
-    The copy overwrites its source. To write into new memory takes a CPU several times as long, since
+    The copy overwrites its source. Writing into new memory takes a CPU several times as long, since
     the system clears every page before its first use.
     """
     device = jax.local_devices()[0]
