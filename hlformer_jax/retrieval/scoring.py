@@ -138,12 +138,10 @@ class MaximumSimilarity:
     sum_of_maxima: ClassVar[bool] = True
     """Whether the score is a sum over branches of the largest cosine in each branch."""
 
-    weights: Any
+    frame_columns: ClassVar[str] = "videos"
+    """The meaning of a column of the frame branch: "videos" or "captions"."""
 
-    @property
-    def frame_columns(self) -> str:
-        """The meaning of a column of the frame branch: "videos" or "captions"."""
-        return "videos"
+    weights: Any
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
         """Return the vector of each query for each branch: here the whole query for both."""
@@ -328,11 +326,7 @@ class GuidedSimilarity(MaximumSimilarity):
 
     branches: ClassVar[tuple[str, ...]] = GuidedEncoding._fields
     sum_of_maxima: ClassVar[bool] = False
-
-    @property
-    def frame_columns(self) -> str:
-        """The meaning of a column of the frame branch: each caption has a guided vector."""
-        return "captions"
+    frame_columns: ClassVar[str] = "captions"  # each caption has a guided vector
 
     def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
         """Return float32 scores of queries and stored videos; higher is better."""
