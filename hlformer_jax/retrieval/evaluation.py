@@ -288,10 +288,8 @@ class Evaluator:
         arrays: dict[str, np.ndarray] = {}
         if split.spans:
             rows = self.scores_over_time(stored, vectors, split.caption_video, split)
-            pairs = zip(rows, split.caption_spans(), strict=True)
-            overlaps = np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
-            arrays["overlaps"] = overlaps
-            more |= moments.metrics(overlaps)
+            arrays["overlaps"] = moments.overlaps(rows, split.caption_spans())
+            more |= moments.metrics(arrays["overlaps"])
         return self._result(ranks, split, more, arrays)
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
