@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -299,14 +298,15 @@ class Evaluator:
           ScoreError: if a score is not finite.
         """
         ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
-        return self._result(np.asarray(ranking.ranks(scores, split.caption_video)), split)
+        ranks = np.asarray(ranking.ranks(scores, split.caption_video))
+        return self._result(ranks, split, {}, {})
 
     def _result(
         self,
         ranks: Int[np.ndarray, " Q"],
         split: Split,
-        more: Mapping[str, float] = MappingProxyType({}),
-        arrays: Mapping[str, np.ndarray] = MappingProxyType({}),
+        more: Mapping[str, float],
+        arrays: Mapping[str, np.ndarray],
     ) -> Result:
         """Return the result of ranks, also by the ratio of moment to video if times are known."""
         metrics = {**ranking.metrics(ranks), **more}
