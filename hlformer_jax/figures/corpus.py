@@ -13,6 +13,7 @@ A run is a `Subject`. Its `Encoder` returns the encoded clips and frames of the 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -322,10 +323,8 @@ def spans_by_video(split: Any) -> list[list[Any]]:
     """
     if not split.spans:
         raise NotApplicable("no times of moments: give `moments`=FILE (see docs/data.md)")
-    spans = split.caption_spans()
-    sizes = split.captions_per_video.tolist()
-    ends = np.cumsum(sizes).tolist()
-    return [spans[end - count : end] for end, count in zip(ends, sizes, strict=True)]
+    spans = iter(split.caption_spans())
+    return [list(itertools.islice(spans, count)) for count in split.captions_per_video.tolist()]
 
 
 def select_disjoint(spans: Sequence[Any]) -> list[int]:
