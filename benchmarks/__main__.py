@@ -29,6 +29,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import app, flags
@@ -113,44 +114,49 @@ PROGRAMS = {
 
 def main(argv: Sequence[str]) -> int:
     """Run one benchmark; return the exit status. A wrong input prints one line, with status 1."""
-    if argv[1:2] == ["plan"] and len(argv) == 2 + bool(DIFF.value):
-        return _plan(argv[2:])
-    if argv[1:] == ["all"]:
-        return _measure_all()
-    if len(argv) != 2 or argv[1] not in PROGRAMS:
-        return cli.fail(f"give one name: {', '.join(PROGRAMS)}, plan, all")
-    name, config = argv[1], CONFIG.value or default()
+    names = argv[1:]
     try:
-        options, replace = _options(config), files.replacing(OVERWRITE.value)
-        if JSON.value:
-            files.check_output(Path(JSON.value), replace)
-        check(config)
-        if family_of(config) != "prvr":
-            return cli.fail(
-                f"--config is of the model {config.model.name!r}: give one of partially relevant"
-                " video retrieval, for example configs/anet.py"
-            )
-        compiler.configure(config)
-        peer = None
-        if PEER.value:
-            if name != "step":
-                return cli.fail("--peer goes with step")
-            from benchmarks.step import Released
-
-            # By default JAX takes most of the memory at its start; the released code needs some.
-            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-            platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
-            peer = Released(Path(PEER.value), config, platform)
-        arguments = (config, options) if peer is None else (config, options, peer)
-        rows = []
-        for row in _program(name)(*arguments):
-            print(f"measured: {row.what.strip()}, {_seconds(row.timing.median)}", file=sys.stderr)
-            rows.append(row)
-        _print(name, rows)
-        if JSON.value:
-            files.write_json(Path(JSON.value), _as_json(name, rows, config), replace)
+        if names[:1] == ["plan"] and len(names) == 1 + bool(DIFF.value):
+            return _plan(names[1:])
+        if names == ["all"]:
+            return _measure_all()
+        if len(names) != 1 or names[0] not in PROGRAMS:
+            return cli.fail(f"give one name: {', '.join(PROGRAMS)}, plan, all")
+        return _benchmark(names[0])
     except (UserError, OSError) as error:
         return cli.fail(str(error))
+
+
+def _benchmark(name: str) -> int:
+    """Run one of the `PROGRAMS`."""
+    config = CONFIG.value or default()
+    options, replace = _options(config), files.replacing(OVERWRITE.value)
+    if JSON.value:
+        files.check_output(Path(JSON.value), replace)
+    check(config)
+    if family_of(config) != "prvr":
+        return cli.fail(
+            f"--config is of the model {config.model.name!r}: give one of partially relevant"
+            " video retrieval, for example configs/anet.py"
+        )
+    compiler.configure(config)
+    arguments: list[Any] = [config, options]
+    if PEER.value:
+        if name != "step":
+            return cli.fail("--peer goes with step")
+        from benchmarks.step import Released
+
+        # By default JAX takes most of the memory at its start; the released code needs some.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        platform = "cuda" if jax.default_backend() == "gpu" else "cpu"
+        arguments.append(Released(Path(PEER.value), config, platform))
+    rows = []
+    for row in _program(name)(*arguments):
+        print(f"measured: {row.what.strip()}, {_seconds(row.timing.median)}", file=sys.stderr)
+        rows.append(row)
+    _print(name, rows)
+    if JSON.value:
+        files.write_json(Path(JSON.value), _as_json(name, rows, config), replace)
     return 0
 
 
@@ -158,28 +164,24 @@ def _plan(paths: Sequence[str]) -> int:
     """Plan a program, or compare two written plans."""
     from benchmarks import plan
 
-    try:
-        replace = files.replacing(OVERWRITE.value)
-        if DIFF.value:
-            plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *paths)))
-            return 0
-        config = CONFIG.value or default()
-        options = _options(config)
-        check(config)
-        for path in (JSON.value, FIGURE.value and f"{FIGURE.value}.png"):
-            if path:
-                files.check_output(Path(path), replace)
-        if MEASURE.value:
-            _measure(config, options, replace)
-            return 0
-        result = plan.plan(PROGRAM.value or "step", GPU.value, config, options)
-        plan.show(result)
-        if JSON.value:
-            files.write_json(Path(JSON.value), result, replace)
-        if FIGURE.value:
-            plan.tree_map(result, Path(FIGURE.value), replace)
-    except (UserError, OSError) as error:
-        return cli.fail(str(error))
+    if DIFF.value:
+        plan.show(*(plan.read(Path(path)) for path in (DIFF.value, *paths)))
+        return 0
+    config, replace = CONFIG.value or default(), files.replacing(OVERWRITE.value)
+    options = _options(config)
+    check(config)
+    for path in (JSON.value, FIGURE.value and f"{FIGURE.value}.png"):
+        if path:
+            files.check_output(Path(path), replace)
+    if MEASURE.value:
+        _measure(config, options, replace)
+        return 0
+    result = plan.plan(PROGRAM.value or "step", GPU.value, config, options)
+    plan.show(result)
+    if JSON.value:
+        files.write_json(Path(JSON.value), result, replace)
+    if FIGURE.value:
+        plan.tree_map(result, Path(FIGURE.value), replace)
     return 0
 
 
@@ -217,15 +219,12 @@ def _measure_all() -> int:
     out = Path(OUT.value).absolute()
     given = list(sys.argv[1:])
     given.remove("all")  # the processes take all flags as they are
-    try:
-        check(config)
-        found = series.measurements(out, given, config.compile_fast, PEER.value)
-        chosen = series.select(ONLY.value, found)
-        for outcome in series.run_all(out, chosen, SECONDS.value, files.replacing(OVERWRITE.value)):
-            print(f"{outcome.name}: {outcome.state}", file=sys.stderr)
-            outcomes.append(outcome)
-    except (UserError, OSError) as error:
-        return cli.fail(str(error))
+    check(config)
+    found = series.measurements(out, given, config.compile_fast, PEER.value)
+    chosen = series.select(ONLY.value, found)
+    for outcome in series.run_all(out, chosen, SECONDS.value, files.replacing(OVERWRITE.value)):
+        print(f"{outcome.name}: {outcome.state}", file=sys.stderr)
+        outcomes.append(outcome)
     series.show(out, outcomes)
     return int(any(outcome.state != "done" for outcome in outcomes))
 

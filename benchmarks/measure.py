@@ -184,18 +184,29 @@ def _matrix_rate(dtype: str) -> float:
         matrix = jax.random.normal(key, (size, size), jnp.dtype(dtype))
         # Scaled to about 1 after every product, so that no product over- or underflows.
         matrix = matrix / jnp.asarray(math.sqrt(size), matrix.dtype)
-        product = jax.jit(lambda x: functools.reduce(lambda x, _: x @ matrix, range(times), x))
-        best = min(timed(product, matrix, repeats=5, seconds=1.0).low for _ in range(2))
+        product = jax.jit(lambda x, y: functools.reduce(lambda x, _: x @ y, range(times), x))
+        best = min(timed(product, matrix, matrix, repeats=5, seconds=1.0).low for _ in range(2))
     return 2 * size**3 * times / best
 
 
 @functools.cache
 def _copy_rate() -> float:
-    """Return the bytes, read or written, per second of a copy larger than any cache."""
+    """Return the bytes, read or written, per second of a copy larger than any cache.
+
+    The copy overwrites its source. Writing into new memory takes a CPU several times as long, since
+    the system clears every page before its first use.
+    """
     device = jax.local_devices()[0]
+    add_one = jax.jit(lambda x: x + 1, donate_argnums=0)
     with jax.default_device(device):
         long = jnp.ones(2**26 if device.platform == "cpu" else 2**28, jnp.float32)
-        moved = timed(jax.jit(lambda x: x + 1), long, repeats=5, seconds=1.0).low
+
+        def copy() -> jax.Array:
+            nonlocal long
+            long = add_one(long)
+            return long
+
+        moved = timed(copy, repeats=5, seconds=1.0).low
     return 2 * long.nbytes / moved
 
 

@@ -287,8 +287,7 @@ def _draw_strips(
     axes.set_yticks(np.arange(len(names)) + 0.5, names)
     axes.grid(visible=False)
     axes.tick_params(axis="y", length=0)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["left", "bottom"]].set_visible(False)
 
 
 def _box(axes: Any, start: float, end: float, height: float, line: str, colour: str) -> None:

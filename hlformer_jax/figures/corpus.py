@@ -13,6 +13,7 @@ A run is a `Subject`. Its `Encoder` returns the encoded clips and frames of the 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -322,10 +323,8 @@ def spans_by_video(split: Any) -> list[list[Any]]:
     """
     if not split.spans:
         raise NotApplicable("no times of moments: give `moments`=FILE (see docs/data.md)")
-    spans = split.caption_spans()
-    sizes = split.captions_per_video.tolist()
-    ends = np.cumsum(sizes).tolist()
-    return [spans[end - count : end] for end, count in zip(ends, sizes, strict=True)]
+    spans = iter(split.caption_spans())
+    return [list(itertools.islice(spans, count)) for count in split.captions_per_video.tolist()]
 
 
 def select_disjoint(spans: Sequence[Any]) -> list[int]:
@@ -533,9 +532,9 @@ def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
     """
     subjects, left_out = on_one_split(subjects, options)
     split = subjects[0].split(options)
-    first = np.cumsum(split.captions_per_video) - split.captions_per_video
     if options.videos:
-        captions = first[select_videos(subjects[0], options, EXAMPLES)]
+        videos = select_videos(subjects[0], options, EXAMPLES)
+        captions = np.searchsorted(split.caption_video, videos)
     else:
         drawn = np.random.default_rng(options.seed).permutation(len(split.caption_video))
         captions = np.sort(drawn[:EXAMPLES])
@@ -543,31 +542,30 @@ def retrieved(subjects: Sequence[Subject], options: Options) -> Drawing:
     size = 3.7 * len(subjects) + 0.5, 0.5 + 1.15 * len(captions)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(captions), len(subjects), squeeze=False, sharex="col")
-    ids = split.caption_ids()
+    ids, sentences = split.caption_ids(), split.caption_sentences()
     for column, subject in enumerate(subjects):
         scores, relevant = _scores(subject, options, captions), split.caption_video[captions]
         ranks = np.asarray(ranking.ranks(scores, relevant))
         for row, (caption, axes) in enumerate(zip(captions, grid[:, column], strict=True)):
             best = np.argsort(-scores[row], kind="stable")[:RESULTS]
-            colours = [COLOURS[2] if video == relevant[row] else COLOURS[1] for video in best]
+            is_relevant = (best == relevant[row]).tolist()
+            colours = [COLOURS[2] if right else COLOURS[1] for right in is_relevant]
             bars = axes.barh(np.arange(len(best)), scores[row, best], 0.7, color=colours)
             names = [split.video_ids[video] for video in best]
-            marked = zip(names, best == relevant[row], strict=True)
-            axes.bar_label(
-                bars, [f"✓ {name}" if right else name for name, right in marked], padding=3
-            )
+            marked = zip(names, is_relevant, strict=True)
+            labels = [f"✓ {name}" if right else name for name, right in marked]
+            axes.bar_label(bars, labels, padding=3)
             axes.set_yticks(np.arange(len(best)), [f"{k + 1}" for k in range(len(best))])
             axes.set_ylim(len(best) - 0.4, -0.6)
             axes.grid(visible=False, axis="y")
             label = f"{subject.label}: its video has rank {ranks[row]}"
             if column == 0:
-                video = relevant[row]
-                sentence = split.sentences(video)[caption - first[video]]
-                label = "\n".join([*textwrap.wrap(sentence, 58 * len(subjects)), label])
+                lines = textwrap.wrap(sentences[caption], 58 * len(subjects))
+                label = "\n".join([*lines, label])
             axes.set_title(label, loc="left", fontsize=9)
             table.add(
                 subject.label, ids[caption], np.arange(1, len(best) + 1), names, scores[row, best],
-                (best == relevant[row]).tolist(), int(ranks[row]),
+                is_relevant, int(ranks[row]),
             )  # fmt: skip
         ends = axes.get_xlim()
         axes.set_xlim(ends[0], ends[1] + 0.6 * (ends[1] - ends[0]))  # room for the names

@@ -102,9 +102,9 @@ def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N
     Raises:
       NotApplicable: for a model without a lift.
     """
-    if not getattr(getattr(subject.run.family.model, "module", None), "has_lift", False):
-        raise NotApplicable(f"{subject.label} has no lift into hyperbolic space (HLFormer has one)")
     encoder, split = subject.encoder, subject.split(options)
+    if not subject.run.family.model.module.has_lift:
+        raise NotApplicable(f"{subject.label} has no lift into hyperbolic space (HLFormer has one)")
     params: Any = subject.run.params
     rng = np.random.default_rng(options.seed)
     videos = np.sort(rng.permutation(len(split))[: EMBEDDINGS // 3])
@@ -343,8 +343,7 @@ def prepare_disc(axes: Any, points: Float[np.ndarray, "N 2"]) -> None:
     axes.grid(visible=False)
     axes.set_xticks([])
     axes.set_yticks([])
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["left", "bottom"]].set_visible(False)
 
 
 def _round_distances(reach: float) -> list[float]:

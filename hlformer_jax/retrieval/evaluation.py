@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -288,10 +287,8 @@ class Evaluator:
         arrays: dict[str, np.ndarray] = {}
         if split.spans:
             rows = self.scores_over_time(stored, vectors, split.caption_video, split)
-            pairs = zip(rows, split.caption_spans(), strict=True)
-            overlaps = np.concatenate([moments.overlaps(row[None], [span]) for row, span in pairs])
-            arrays["overlaps"] = overlaps
-            more |= moments.metrics(overlaps)
+            arrays["overlaps"] = moments.overlaps(rows, split.caption_spans())
+            more |= moments.metrics(arrays["overlaps"])
         return self._result(ranks, split, more, arrays)
 
     def result(self, scores: Float[np.ndarray, "Q V"], split: Split) -> Result:
@@ -301,14 +298,15 @@ class Evaluator:
           ScoreError: if a score is not finite.
         """
         ranking.check_finite(np.all(np.isfinite(scores), axis=-1))
-        return self._result(np.asarray(ranking.ranks(scores, split.caption_video)), split)
+        ranks = np.asarray(ranking.ranks(scores, split.caption_video))
+        return self._result(ranks, split, {}, {})
 
     def _result(
         self,
         ranks: Int[np.ndarray, " Q"],
         split: Split,
-        more: Mapping[str, float] = MappingProxyType({}),
-        arrays: Mapping[str, np.ndarray] = MappingProxyType({}),
+        more: Mapping[str, float],
+        arrays: Mapping[str, np.ndarray],
     ) -> Result:
         """Return the result of ranks, also by the ratio of moment to video if times are known."""
         metrics = {**ranking.metrics(ranks), **more}

@@ -178,16 +178,14 @@ def metrics_by_leaves(
       ranks: ranks by direction, "t2v" and "v2t".
       leaves: number of leaves of each node's tree, from `leaf_groups`.
     """
-    metrics = {
-        f"{direction}/{name}": value
+    groups = {"": np.ones(len(leaves), bool)}
+    groups |= {f"leaves={count}/": leaves == count for count in np.unique(leaves)}
+    return {
+        f"{group}{direction}/{name}": value
+        for group, rows in groups.items()
         for direction, x in ranks.items()
-        for name, value in node_metrics(x.rank).items()
+        for name, value in node_metrics(x.rank[rows]).items()
     }
-    for count in np.unique(leaves):
-        for direction, x in ranks.items():
-            for name, value in node_metrics(x.rank[leaves == count]).items():
-                metrics[f"leaves={count}/{direction}/{name}"] = value
-    return metrics
 
 
 # Metrics of the hierarchy and of the order in time

@@ -16,11 +16,11 @@ They use the first moment in the caption's own video, whatever the rank of that 
 captions without annotated times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from hlformer_jax.data.annotations import Span
 
@@ -88,7 +88,7 @@ def find_moments(
     return best
 
 
-def _peak(scores: Float[np.ndarray, " n"]) -> Int[np.ndarray, ""]:
+def _peak(scores: Float[np.ndarray, " n"]) -> int:
     """Return the index of the largest score; of the first run of equal largest scores, the middle.
 
     If the run has an even length, it is the earlier of the two middle indices.
@@ -96,7 +96,7 @@ def _peak(scores: Float[np.ndarray, " n"]) -> Int[np.ndarray, ""]:
     first = int(np.argmax(scores))
     lower = np.flatnonzero(scores[first:] < scores[first])
     length = int(lower[0]) if len(lower) else len(scores) - first
-    return np.asarray(first + (length - 1) // 2)
+    return first + (length - 1) // 2
 
 
 def intersection_over_union(moment: Moment, start: float, end: float) -> float:
@@ -118,21 +118,21 @@ def first_moments(scores: Float[np.ndarray, "captions F"], duration: float) -> l
 
 
 def overlaps(
-    scores: Float[np.ndarray, "captions F"], spans: Sequence[Span | None]
+    scores: Iterable[Float[np.ndarray, " _"]], spans: Sequence[Span | None]
 ) -> Float[np.ndarray, " captions"]:
-    """Return the intersection over union of first and annotated moment of a video's captions.
+    """Return the intersection over union of each caption's first and annotated moment.
 
     Args:
-      scores: the scores of the video's frames for each caption.
+      scores: for each caption the scores of the frames of its video.
       spans: the annotated moment of each caption; None if it is unknown.
 
     Returns:
       float32 numbers from 0 to 1; NaN for a caption without annotated times.
     """
     overlap = np.full(len(spans), np.nan, np.float32)
-    for k, span in enumerate(spans):
+    for k, (row, span) in enumerate(zip(scores, spans, strict=True)):
         if span is not None:
-            [moment] = first_moments(scores[k : k + 1], span.duration)
+            [moment] = first_moments(row[None], span.duration)
             overlap[k] = intersection_over_union(moment, span.start, span.end)
     return overlap
 

@@ -138,12 +138,13 @@ class MaximumSimilarity:
     sum_of_maxima: ClassVar[bool] = True
     """Whether the score is a sum over branches of the largest cosine in each branch."""
 
-    weights: Any
+    frame_columns: ClassVar[str] = "videos"
+    """The meaning of a column of the frame branch: "videos" or "captions"."""
 
-    @property
-    def frame_columns(self) -> str:
-        """The meaning of a column of the frame branch: "videos" or "captions"."""
-        return "videos"
+    clips_are_frames: ClassVar[bool] = False
+    """Whether the positions of the clip branch are sampled frames, as in the frame branch."""
+
+    weights: Any
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
         """Return the vector of each query for each branch: here the whole query for both."""
@@ -236,7 +237,7 @@ class MaximumSimilarity:
             if name not in cosines:
                 continue
             branch = cosines[name]
-            if name == "clips":
+            if name == "clips" and not self.clips_are_frames:
                 if branch.shape[-1] != max_clips:
                     branch = proposals_to_clips(branch, max_clips)
                 branch = clips_to_frames(branch, num_frames)
@@ -279,6 +280,8 @@ class BranchwiseSimilarity(MaximumSimilarity):
         branch.
     """
 
+    clips_are_frames: ClassVar[bool] = True
+
     parts: int = dataclasses.field(metadata=STATIC, default=2)
 
     def of_branches(self, queries: Float[Array, "*batch H"]) -> dict[str, Array]:
@@ -291,23 +294,6 @@ class BranchwiseSimilarity(MaximumSimilarity):
     def width(self, stored: Stored) -> int:
         """Return the width that queries must have: `parts` times the width of the vectors."""
         return self.parts * width(stored)
-
-    def over_time(
-        self,
-        cosines: Mapping[str, Float[np.ndarray, "*batch L"]],
-        num_frames: int,
-        max_clips: int,
-        max_frames: int,
-    ) -> Float[np.ndarray, "*batch F"]:
-        """Return a score of each frame of a video: weighted cosines of its sampled frame."""
-        weights = zip(self.branches, np.asarray(self.weights), strict=True)
-        parts = [
-            weight * samples_to_frames(cosines[name], num_frames)
-            for name, weight in weights
-            if name in cosines
-        ]
-        total: np.ndarray = sum(parts[1:], parts[0])
-        return total
 
     def similarities(
         self, queries: Float[Array, "Q H"], videos: VideoEncoding, owner: Int[Array, " Q"]
@@ -328,11 +314,7 @@ class GuidedSimilarity(MaximumSimilarity):
 
     branches: ClassVar[tuple[str, ...]] = GuidedEncoding._fields
     sum_of_maxima: ClassVar[bool] = False
-
-    @property
-    def frame_columns(self) -> str:
-        """The meaning of a column of the frame branch: each caption has a guided vector."""
-        return "captions"
+    frame_columns: ClassVar[str] = "captions"  # each caption has a guided vector
 
     def scores(self, queries: Float[Array, "Q H"], stored: Stored) -> Float[Array, "Q B"]:
         """Return float32 scores of queries and stored videos; higher is better."""

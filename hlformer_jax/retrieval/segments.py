@@ -10,6 +10,7 @@ functions are the steps of `segments`: `signal`, `level_details`, `peak_cuts`, `
 `segment_means` and `propagate`.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,12 @@ class Segments(NamedTuple):
     starts: Int[np.ndarray, " S"]  # first frames
     ends: Int[np.ndarray, " S"]  # last frames plus 1
     levels: Int[np.ndarray, " S"]  # level of each segment, from 0
+
+    @property
+    def rows_by_level(self) -> list[slice]:
+        """The rows of the segments of each level."""
+        bounds = np.searchsorted(self.levels, np.arange(self.levels[-1] + 2))
+        return [slice(first, last) for first, last in itertools.pairwise(bounds)]
 
 
 def segments(
@@ -82,12 +89,10 @@ def _part(
     parts = make_segments(cuts or [np.zeros(0, np.int64)], len(frames))
     spread = propagate(segment_means(frames, parts), parts)
     starts = np.unique(parts.starts)
-    per_level = []
-    for level in range(parts.levels[-1] + 1):
-        rows = np.flatnonzero(parts.levels == level)
-        per_level.append(
-            spread[rows[np.searchsorted(parts.starts[rows], starts, side="right") - 1]]
-        )
+    per_level = [
+        spread[rows][np.searchsorted(parts.starts[rows], starts, side="right") - 1]
+        for rows in parts.rows_by_level
+    ]
     return starts, np.mean(per_level, axis=0)
 
 
@@ -98,8 +103,7 @@ def segment_means(frames: Float[np.ndarray, "T d"], parts: Segments) -> Float[np
       frames: unit vectors of the frames.
       parts: the segments.
     """
-    levels = range(parts.levels[-1] + 1)
-    starts = [parts.starts[parts.levels == level] for level in levels]
+    starts = [parts.starts[rows] for rows in parts.rows_by_level]
     return unit(np.concatenate([np.add.reduceat(frames, level, axis=0) for level in starts]))
 
 
@@ -218,8 +222,7 @@ def adjacency(vectors: Float[np.ndarray, "S d"], parts: Segments) -> Float[np.nd
       parts: the segments.
     """
     graph = np.zeros((len(vectors), len(vectors)))
-    levels = [np.flatnonzero(parts.levels == level) for level in range(parts.levels[-1] + 1)]
-    blocks = [slice(rows[0], rows[-1] + 1) for rows in levels]
+    blocks = parts.rows_by_level
     for level, rows in enumerate(blocks):
         starts, ends = parts.starts[rows], parts.ends[rows]
         centres = (starts + ends) / 2

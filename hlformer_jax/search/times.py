@@ -6,6 +6,7 @@ A date is ISO 8601, complete or shortened, by default in the time zone of this m
 import datetime
 import math
 import re
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +25,13 @@ SECONDS_AFTER_END = 1.0
 """Longest time after the stated end of a video that may belong to it; lengths are rounded."""
 
 _ISO = re.compile(
-    r"(?P<year>[0-9]{4})"
-    r"(?:-(?P<month>[0-9]{2})(?:-(?P<day>[0-9]{2}))?|(?P<month2>[0-9]{2})(?P<day2>[0-9]{2}))?"
+    r"(?P<year>[0-9]{4})|(?P<month>[0-9]{4}-[0-9]{2})"
+    r"|(?P<day>[0-9]{4}(-?)[0-9]{2}\4[0-9]{2})"
     r"(?:[T ](?P<hour>[0-9]{2})(?::?(?P<minute>[0-9]{2})(?::?(?P<second>[0-9]{2})"
-    r"(?P<part>[.,][0-9]+)?)?)?(?P<zone>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+    r"(?P<instant>[.,][0-9]+)?)?)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
+"""A date; the last group that matches is the name of its smallest unit."""
+
 _TIME = re.compile(
     r"(?:\d+|\d+:[0-5]?\d|\d+:[0-5]?\d:[0-5]?\d)(?:\.\d*)?s?"  # 90:30 is an hour and a half
 )
@@ -36,9 +39,11 @@ MAX_SECONDS = 1e7
 """Largest time in a video, in seconds (115 days)."""
 
 _LENGTHS = {
+    "day": datetime.timedelta(days=1),
     "hour": datetime.timedelta(hours=1),
     "minute": datetime.timedelta(minutes=1),
     "second": datetime.timedelta(seconds=1),
+    "instant": datetime.timedelta(microseconds=1),
 }
 
 
@@ -133,9 +138,7 @@ def _bounds(when: object) -> tuple[datetime.datetime, datetime.datetime | None]:
             return start, start.replace(year=start.year + 1)
         if unit == "month":
             return start, (start + datetime.timedelta(days=31)).replace(day=1)
-        if unit == "day":
-            return start, start + datetime.timedelta(days=1)
-        return start, start + _LENGTHS.get(unit, datetime.timedelta(microseconds=1))
+        return start, start + _LENGTHS[unit]
     except (ValueError, OverflowError):
         return start, None
 
@@ -145,16 +148,7 @@ def _parse(when: object) -> tuple[datetime.datetime, str]:
     match = _ISO.fullmatch(when.strip()) if isinstance(when, str) else None
     if match is None:
         raise ValueError
-    part = match.groupdict()
-    month, day = part["month"] or part["month2"], part["day"] or part["day2"]
-    if part["hour"] and not day:
-        raise ValueError
-    clock = f"{part['hour'] or '00'}:{part['minute'] or '00'}:{part['second'] or '00'}"
-    digits = (part["part"] or "").replace(",", ".")[:7]
-    text = f"{part['year']}-{month or '01'}-{day or '01'}T{clock}{digits}{part['zone'] or ''}"
-    units = {
-        "instant": digits, "second": part["second"], "minute": part["minute"],
-        "hour": part["hour"], "day": day, "month": month, "year": True,
-    }  # fmt: skip
-    smallest = next(unit for unit, value in units.items() if value)
-    return datetime.datetime.fromisoformat(text), smallest
+    unit: Any = match.lastgroup
+    rest = {"year": "-01-01", "month": "-01"}.get(unit, "")
+    # Python refuses a time in which only one of two colons is missing.
+    return datetime.datetime.fromisoformat(match[0].replace(":", "") + rest), unit

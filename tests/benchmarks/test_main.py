@@ -111,6 +111,24 @@ def test_the_floor_is_the_slower_of_arithmetic_and_memory():
     assert measure.floor(1.0, 2 * most.bytes).seconds == pytest.approx(2)
 
 
+READ = """
+import jax, jax.numpy as jnp
+from benchmarks import measure
+rows = jnp.ones(2**26)
+read = measure.timed(jax.jit(jnp.sum), rows, seconds=1.0).low
+print(measure.floor(0.0, rows.nbytes).seconds / read)
+"""
+
+
+@pytest.mark.slow  # it takes seconds
+def test_the_floor_of_reading_is_no_longer_than_reading():
+    # With XLA's optimisations, which tests leave out.
+    environment = processes.environment() | {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+    done = processes.finish([sys.executable, "-c", READ], environment)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2  # rates vary by a third while other programs run
+
+
 def test_clock_skips_the_first_run_and_waits(monkeypatch):
     now, took = [0.0], iter((64.0, 0.5, 0.125, 0.25, 0.625, 0.375))
 

@@ -18,14 +18,10 @@ from hlformer_jax.figures import drawing, report
 from hlformer_jax.figures.drawing import Columns
 
 
-def _finish(*arguments):
-    return processes.finish([sys.executable, "-m", "hlformer_jax.figures", *map(str, arguments)])
-
-
 # The command also draws curves below, and this figure is drawn in this process.
 @pytest.mark.slow
 def test_a_figure_is_drawn_into_the_run_s_directory(directory):
-    done = _finish("windows", f"--workdir={directory}")
+    done = processes.run("figures", "windows", f"--workdir={directory}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(directory / "figures" / "windows.png")
     names = {path.name for path in (directory / "figures").iterdir()}
@@ -118,7 +114,7 @@ def test_pictures_replace_only_own_files(tmp_path):
 @pytest.mark.slow  # it takes seconds
 def test_the_curves_of_a_run_are_drawn_again_in_its_directory(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "epoch": 0, "loss": 1.0}\n')
-    done = _finish("curves", f"--workdir={tmp_path}")
+    done = processes.run("figures", "curves", f"--workdir={tmp_path}")
     assert done.stdout.strip() == str(tmp_path / "curves.png"), done.stderr
     assert {path.name for path in tmp_path.iterdir()} > {"curves.png", "curves.svg"}
 

@@ -248,15 +248,6 @@ def scores(points):
     return -np.linalg.norm(text[:, None] - video[None], axis=-1)
 
 
-def _ranks(scores, candidates):
-    """Middle ranks of the nodes' own partners: nodes of equal frames or words are ties."""
-    found = []
-    for u, row in enumerate(scores):
-        others = np.array([row[w] for w in candidates(u) if w != u])
-        found.append(1 + np.sum(others > row[u]) + -(-np.sum(others == row[u]) // 2))
-    return found
-
-
 @pytest.mark.parametrize("resident", [False, True])
 def test_nodes_are_encoded_in_their_order_in_any_batches(
     evaluator, split, params, points, resident
@@ -275,8 +266,11 @@ def test_scores_are_of_all_texts_and_videos(evaluator, params, feed, scores):
 
 
 def test_node_ranks_of_both_directions_follow_the_scores(evaluator, split, params, feed, scores):
-    every = lambda u: range(len(scores))
-    expected = {"t2v": _ranks(scores, every), "v2t": _ranks(scores.T, every)}
+    every = range(len(scores))
+    expected = {
+        direction: [_rank(row, u, every) for u, row in enumerate(rows)]  # equal nodes are ties
+        for direction, rows in (("t2v", scores), ("v2t", scores.T))
+    }
     found = evaluator.ranks(evaluator.encode(params, feed), split)
     result = evaluator.evaluate(params, feed)
     assert (result.queries, result.videos) == (split.num_nodes, len(split.pool.videos))

@@ -257,8 +257,7 @@ def test_recorded_evaluation_scores_ranks_and_metrics(recorded):
     scores = np.asarray(jax.jit(run)(params))
     # Four times the float32 noise of the recorded cosines (6.4e-7, golden/README.md).
     np.testing.assert_allclose(scores, recorded["out/score"], rtol=0, atol=2.6e-6)
-    own = np.asarray([list(recorded["in/video_ids"]).index(v) for v in _own_videos(recorded)])
-    rank = ranking.ranks(scores, own.astype(np.int32))
+    rank = ranking.ranks(scores, recorded["in/gt_video"])
     np.testing.assert_array_equal(rank, recorded["out/rank"])
     metrics = ranking.metrics(rank)
     np.testing.assert_allclose(
@@ -266,9 +265,17 @@ def test_recorded_evaluation_scores_ranks_and_metrics(recorded):
     )
 
 
-def _own_videos(recorded):
-    own = recorded["in/gt_video"]
-    return recorded["in/video_ids"][own] if own.dtype.kind in "iu" else own
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize("case", ["tie_small", "tie_large", "tie_allequal"])
+def test_ties_get_a_rank_between_best_and_worst(recorded, case):
+    score, own = recorded[f"{case}/score"], recorded[f"{case}/gt"][:, 0].astype(np.int32)
+    rank = np.asarray(ranking.ranks(score, own))
+    low, high = recorded[f"{case}/rank_optimistic"], recorded[f"{case}/rank_pessimistic"]
+    assert np.all((low <= rank) & (rank <= high))
+    np.testing.assert_array_equal(rank, low + np.ceil((high - low) / 2))
+    alone = low == high
+    np.testing.assert_array_equal(rank[alone], recorded[f"{case}/rank_stable"][alone])
+    assert not np.all(alone)
 
 
 def test_clips_hold_the_best_of_their_proposals():

@@ -59,10 +59,7 @@ class Scene:
     end: float
     action: Action | None = None  # None: an empty scene
     things: tuple[Thing, ...] = ()  # two things that meet, or one
-    lane: tuple[float, float] = (
-        0.5,
-        0.5,
-    )  # position (x, y); a moving shape replaces one coordinate
+    lane: tuple[float, float] = (0.5, 0.5)  # x and y; a moving shape replaces one of them
     size: float = 0.24  # half the width, in heights of the picture
 
     @property
