@@ -224,9 +224,13 @@ def vectors(index):
 
 def flip(path, place):
     """Flip a bit of a file."""
-    content = bytearray(path.read_bytes())
-    content[place % len(content)] ^= 4
-    path.write_bytes(content)
+    path.write_bytes(flipped(path.read_bytes(), place))
+
+
+def flipped(content, place):
+    """Return bytes with one bit flipped."""
+    place %= len(content)
+    return content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
 
 
 def damage(index, video, suffix="f16"):

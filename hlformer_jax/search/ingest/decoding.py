@@ -217,19 +217,18 @@ def decode(
             timeout = min(PULSE, *(worker.remaining() for worker in pool))
             ready = connection.wait([worker.pipe for worker in pool], timeout)
             for worker in list(pool):
-                silent = worker.pipe not in ready
-                if not silent:
+                if worker.pipe in ready:
                     event = worker.receive()
+                    has_crashed = worker.ended and isinstance(event, Failed)
+                    if has_crashed and event.path not in retried:
+                        retried.add(event.path)
+                        waiting.append(event.path)
+                    elif event is not None:
+                        yield event
                 elif worker.remaining() == 0.0:
-                    event = worker.give_up()
+                    yield worker.give_up()
                 else:
                     continue
-                killed = worker.ended and not silent
-                if killed and isinstance(event, Failed) and event.path not in retried:
-                    retried.add(event.path)
-                    waiting.append(event.path)
-                elif event is not None:
-                    yield event
                 if worker.path is not None:
                     continue
                 if not waiting:
@@ -382,15 +381,8 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
             return
         end, warning = getattr(frames, "end", 0.0), getattr(frames, "warning", "")
         yield Done(path, float(end), _line(_unnamed(warning, path)) if warning else "")
-    except UserError as error:
-        reason = " ".join(_unnamed(str(error), path).split())
-        yield Failed(path, reason, not is_of_disk(error.__cause__))
-    except OSError as error:
-        yield Failed(path, error.strerror or _line(error), is_final=False)
-    except MemoryError:
-        yield Failed(path, "its frames do not fit into memory")
     except Exception as error:  # on a damaged file, decoders raise nearly anything
-        yield Failed(path, f"{type(error).__name__}: {_line(error)}")
+        yield Failed(path, *_describe_failure(error, path, "frames"))
 
 
 @dataclasses.dataclass
@@ -414,6 +406,23 @@ class _Batch:
         return Frames(self.path, np.asarray(self.times), np.stack(self.images), places)
 
 
+def _describe_failure(error: Exception, path: Path, parts: str) -> tuple[str, bool]:
+    """Return why a file cannot be read, in one line, and whether that is final.
+
+    Args:
+      error: the error.
+      path: the path of the file.
+      parts: the parts that are read, such as "frames".
+    """
+    if isinstance(error, UserError):
+        return " ".join(_unnamed(str(error), path).split()), not is_of_disk(error.__cause__)
+    if isinstance(error, OSError):
+        return error.strerror or _line(error), False
+    if isinstance(error, MemoryError):
+        return f"its {parts} do not fit into memory", True
+    return f"{type(error).__name__}: {_line(error)}", True
+
+
 def _unnamed(text: str, path: Path) -> str:
     """Return the text of an error without the path of the file, which the report adds."""
     return text.removeprefix(f"{str(path)!r} ").removeprefix(f"{path}: ")
@@ -428,26 +437,16 @@ def _read_subtitles(
     task: transcripts.SubtitleTask, reader: transcripts.Reader
 ) -> transcripts.Subtitles:
     path, video = task
-
-    def failed(reason: str, is_final: bool) -> transcripts.Subtitles:
-        return transcripts.Subtitles(task, (), " ".join(reason.split()), is_final)
-
     try:
         if video is None:
             read = reader.tracks(path)
         elif os.path.realpath(path) != str(path):
-            return failed("it is now a link, which is not followed", False)
+            return transcripts.Subtitles(task, (), "it is now a link, which is not followed", False)
         else:
             read = reader.file(path, video)
         cues = [(cue[0], cue[1], cue[2]) for cue in read]
-    except UserError as error:
-        return failed(_unnamed(str(error), path), not is_of_disk(error.__cause__))
-    except OSError as error:
-        return failed(error.strerror or _line(error), False)
-    except MemoryError:
-        return failed("its subtitles do not fit into memory", True)
     except Exception as error:  # on a damaged file, decoders raise nearly anything
-        return failed(f"{type(error).__name__}: {_line(error)}", True)
+        return transcripts.Subtitles(task, (), *_describe_failure(error, path, "subtitles"))
     problem = "; ".join(map(str, getattr(read, "warnings", ())))
     if video is not None and not cues:
         problem = problem or "it has no cues"

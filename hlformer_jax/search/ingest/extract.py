@@ -650,27 +650,24 @@ class _Run:
                 files = tasks[content]
                 if isinstance(event, Opened):
                     # A second `Opened`: the first process crashed, and the video begins again.
-                    before = encoded_by_path.pop(path, _Encoded())
-                    self._count["seconds"] -= before.seconds(self.index.period)
                     encoded_by_path[path] = _Encoded(event.duration, event.recorded)
                 elif isinstance(event, Frames | Vectors):
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
                     encoded = encoded_by_path[path]
-                    self._count["seconds"] -= encoded.seconds(self.index.period)
                     encoded.times.append(event.times)
                     encoded.vectors.append(event.vectors[event.places])
                     encoded.encoded += len(event.vectors)
-                    self._count["seconds"] += encoded.seconds(self.index.period)
                 else:
                     done += 1
                     self._finish(event, content, files, encoded_by_path.pop(path, _Encoded()))
                 current = encoded_by_path.get(path, _Encoded())
+                unfinished = sum(x.seconds(self.index.period) for x in encoded_by_path.values())
                 self.progress(Progress(
                     done, len(tasks), files[0].name,
                     position=float(current.times[-1][-1]) if current.times else 0.0,
                     duration=current.duration,
-                    seconds=self._count["seconds"],
+                    seconds=self._count["seconds"] + unfinished,
                     elapsed=time.monotonic() - started,
                     failed=self._count["failed"],
                 ))  # fmt: skip
@@ -680,6 +677,7 @@ class _Run:
     ) -> None:
         """Write the embeddings of a complete video, or record why it failed."""
         reason, is_final = "", True
+        seconds = encoded.seconds(self.index.period)
         if isinstance(event, Failed):
             reason, is_final = event.reason, event.is_final
         elif not all(np.isfinite(part).all() for part in encoded.vectors):
@@ -690,11 +688,12 @@ class _Run:
             try:
                 arrays = encoded.finish(self.index.period, event)
                 self._keep(arrays, content, files)
-                self._count["seconds"] += arrays.duration - encoded.seconds(self.index.period)
+                seconds = arrays.duration
                 self._count["frames"] += len(arrays.times)
                 self._count["still"] += len(arrays.times) - encoded.encoded
             except ArraysError as error:
                 reason = str(error)
+        self._count["seconds"] += seconds
         if reason:
             # The next run tries a file again that has changed meanwhile, or was not readable.
             is_final = is_final and _stamp(event.path) == files[0].stamp

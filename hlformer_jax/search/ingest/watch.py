@@ -149,8 +149,8 @@ class Follower:
         self._directory, self._encoder, self._settle = directory, encoder, settle
         self._report, self._video, self._options = report, video, options
         self._suffixes = frozenset(video.texts.suffixes if video.texts else ())
-        # Files that differ from their records: their stamp, and the time when it was first seen.
-        self._changed_files: dict[str, tuple[Stamp, float]] = {}
+        # Files that differ from their records, with the time when their stamp was first seen.
+        self._changed_files: dict[tuple[str, Stamp], float] = {}
         self._attempted: dict[str, Stamp] = {}  # files tried in the last `RESCAN` seconds
         self._unlisted: list[str] = []  # lines about folders or files that could not be listed
         self._changed_subtitles: set[str] = set()
@@ -202,13 +202,8 @@ class Follower:
         unlisted: list[str] = []
         stamps = _changed_stamps(index, self._video, self._attempted, unlisted.append)
         self._note_unlisted(index, unlisted)
-        since = {}
-        for path, stamp in stamps.items():
-            earlier = self._changed_files.get(path)
-            if earlier is not None and earlier[0] == stamp:
-                since[path] = earlier[1]
         self._changed_files = {
-            path: (stamp, since.get(path, second)) for path, stamp in stamps.items()
+            file: self._changed_files.get(file, second) for file in stamps.items()
         }
 
     def _note_unlisted(self, index: Index, lines: list[str]) -> None:
@@ -226,7 +221,7 @@ class Follower:
         latest = time.time() - self._settle
         return {
             path: stamp
-            for path, (stamp, since) in self._changed_files.items()
+            for (path, stamp), since in self._changed_files.items()
             if stamp.changed_ns / 1e9 <= latest or second - since >= self._settle
         }
 

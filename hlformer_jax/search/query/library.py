@@ -57,7 +57,12 @@ from hlformer_jax.search.signals.protocol import (
 from hlformer_jax.search.signals.rankers import Ranker, RowRanker
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.signal import Transcript
-from hlformer_jax.search.signals.visual import Visual, VisualMatches, baseline
+from hlformer_jax.search.signals.visual import (
+    Visual,
+    VisualMatches,
+    baseline,
+    learned_probability,
+)
 from hlformer_jax.text import legible
 
 T = TypeVar("T")
@@ -332,9 +337,8 @@ class Library:
         def examine(text: str, position: int) -> tuple[np.ndarray, float, Result]:
             vector = ranker.encode(encoder, text)
             scores = ranker.scores(vector)[snapshot.content_of]
-            matches = VisualMatches(
-                snapshot.visual, encoder, Single(ranker, vector), ranker.calibrated
-            )
+            probability = learned_probability(ranker, encoder)
+            matches = VisualMatches(snapshot.visual, Single(ranker, vector), probability)
             group = Group(position, float(scores[position]))
             place = _Place(group, {Visual.name: group})
             search = _Search((Visual.name,), matches, {Visual.name: matches})

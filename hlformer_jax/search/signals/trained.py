@@ -10,7 +10,7 @@ once.
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +268,7 @@ class Trained:
         branches = self.vectors(content, arrays) if vectors is None else vectors()
         parts = self._scorer.of_branches(query)
         cosines = {
-            name: rows @ _scaled_to_unit(np.asarray(parts[name])).astype(np.float32)
+            name: rows @ transforms.unit(np.asarray(parts[name], np.float32))
             for name, rows in branches.items()
         }
         data = self._model.config.data
@@ -304,12 +304,6 @@ class Trained:
         return {name: _float32(branch) for name, branch in branches.items()}
 
 
-def _scaled_to_unit(vector: np.ndarray) -> np.ndarray:
-    """Return a vector scaled to length 1; zero stays zero."""
-    scaled: np.ndarray = vector / max(float(np.linalg.norm(vector)), 1e-12)
-    return scaled
-
-
 def _float32(stored: Vectors) -> np.ndarray:
     """Return vectors of a corpus as float32."""
     values = np.asarray(jnp.asarray(stored.values, jnp.float32))
@@ -332,30 +326,18 @@ def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]
     # If the file cannot be written, the next process encodes the videos again.
     with contextlib.suppress(OSError):
         leaves = jax.tree.leaves((encoded.stored, encoded.mask))
-        arrays = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
-        files.write_npz(file, arrays | {"digest": _digest(arrays.values())})
+        files.write_npz(file, {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)})
         packed.discard_outdated(index.directory, "trained-", file)
     return encoded
-
-
-def _digest(leaves: Iterable[np.ndarray]) -> np.ndarray:
-    digest = hashlib.sha256()
-    for leaf in leaves:
-        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
-    return np.asarray(digest.hexdigest())
 
 
 def _stored(file: Path, empty: Corpus) -> Corpus | None:
     """Return the corpus of a file; None if it is missing, damaged or of another form."""
     leaves, form = jax.tree.flatten((empty.stored, empty.mask))
     try:
-        names = [str(i) for i in range(len(leaves))]
-        arrays = files.read_npz(file, [*names, "digest"])
+        arrays = files.read_npz(file, [str(i) for i in range(len(leaves))])
         # NumPy writes the bits of bfloat16 without its name.
-        raw_leaves = [arrays[name] for name in names]
-        if arrays["digest"] != _digest(raw_leaves):
-            return None
-        values = [x.view(leaf.dtype) for x, leaf in zip(raw_leaves, leaves, strict=True)]
+        values = [arrays[str(i)].view(leaf.dtype) for i, leaf in enumerate(leaves)]
     except (OSError, ValueError):
         return None
     if any(value.shape != leaf.shape for value, leaf in zip(values, leaves, strict=True)):

@@ -49,22 +49,33 @@ MIN_FRAMES_FOR_THRESHOLD = 1000
 """Number of frames below which the distribution of an archive's cosines cannot be estimated."""
 
 
+Probability = Callable[[Any], Any]
+"""Function that takes cosines of a text and frames, and returns their learned probabilities."""
+
+
+def learned_probability(ranker: Ranker, encoder: Encoder) -> Probability | None:
+    """Return the function that converts a ranker's scores of a text; None if there is none."""
+    is_learned = ranker.calibrated and encoder.probability(0.0) is not None
+    return encoder.probability if is_learned else None
+
+
 def chosen_threshold(
-    ranker: Untrained, vector: Float[np.ndarray, " d"], probability: Callable[[Any], Any]
+    ranker: Untrained, vector: Float[np.ndarray, " d"], probability: Probability | None
 ) -> float:
     """Return the match threshold of an embedding without calibration; see the module's docstring.
 
     Args:
       ranker: the ranker, whose rows are sampled.
       vector: the embedding of a text or a picture.
-      probability: takes cosines; returns their probabilities, or None if there are none.
+      probability: converts the scores to probabilities, if the embedding has learned ones.
 
     Returns:
       The cosine from which on a frame may match.
     """
-    grid = np.linspace(-1, 1, 20_001)
-    if (learned := probability(grid)) is not None:
-        return float(grid[min(int(np.searchsorted(learned, MIN_PROBABILITY)), len(grid) - 1)])
+    if probability is not None:
+        grid = np.linspace(-1, 1, 20_001)
+        place = int(np.searchsorted(probability(grid), MIN_PROBABILITY))
+        return float(grid[min(place, len(grid) - 1)])
     lower, median = np.quantile(ranker.sample(vector[None])[0], [0.1587, 0.5])
     return float(median + SPREADS * (median - lower))
 
@@ -78,10 +89,6 @@ def baseline(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) 
     if not isinstance(ranker, Untrained) or encoder.probability(0.0) is not None:
         return 0.0
     return float(np.median(ranker.sample(vector[None])[0]))
-
-
-def _no_probability(cosines: Any) -> None:
-    """Return None, for scores without learned probabilities, such as cosines with a picture."""
 
 
 class Visual:
@@ -123,21 +130,24 @@ class Visual:
             vectors[0] = unit(vectors[0] + query.picture).astype(np.float32)
         elif query.picture is not None:
             vectors.insert(0, query.picture)
+        learned = learned_probability(ranker, encoder)
         # The probabilities hold for a text and an image, so not for a query with a picture.
-        is_probable = ranker.calibrated and query.picture is None
-        matches = VisualMatches(self, encoder, Single(ranker, vectors[0]), is_probable)
+        probability = learned if query.picture is None else None
         if not isinstance(ranker, Untrained):
-            return matches
+            return VisualMatches(self, Single(ranker, vectors[0]), probability)
         has_parts = len(query.texts) > 1 or bool(query.then or query.without)
         required_count = len(vectors) - len(query.without)
         calibrated = self.calibrated if query.picture is None else None
-        thresholds = self._thresholds(query, vectors, has_parts, calibrated)
-        if self._can_choose_threshold(query) or calibrated and not has_parts:
-            matches = dataclasses.replace(
-                matches, threshold=float(np.mean(thresholds[:required_count]))
-            )
+        thresholds = self._thresholds(query, vectors, has_parts, calibrated, learned)
+        # A difference of cosines has no threshold without calibration.
+        can_choose = not ranker.normalised and (
+            ranker.count >= MIN_FRAMES_FOR_THRESHOLD or probability is not None
+        )
+        has_threshold = can_choose or calibrated and not has_parts
+        threshold = float(np.mean(thresholds[:required_count])) if has_threshold else None
         if not has_parts:
-            return dataclasses.replace(matches, calibrated=calibrated)
+            single = Single(ranker, vectors[0])
+            return VisualMatches(self, single, probability, threshold, calibrated)
         rows = np.stack(vectors)
         composed = Composed(
             ranker,
@@ -147,7 +157,7 @@ class Visual:
             np.asarray(thresholds[required_count:], np.float32),
             query.within if query.then else None,
         )
-        return dataclasses.replace(matches, query=composed)
+        return VisualMatches(self, composed, probability, threshold)
 
     def _thresholds(
         self,
@@ -155,6 +165,7 @@ class Visual:
         vectors: Sequence[np.ndarray],
         has_parts: bool,
         calibrated: Threshold | None,
+        learned: Probability | None,
     ) -> list[float]:
         """Return the match threshold of each part of a query.
 
@@ -163,7 +174,6 @@ class Visual:
         calibrated.
         """
         assert isinstance(self.ranker, Untrained)
-        learned = query.encoder.probability if self.ranker.calibrated else _no_probability
         required_count = len(vectors) - len(query.without)
         thresholds = []
         for i, vector in enumerate(vectors):
@@ -172,19 +182,9 @@ class Visual:
                 thresholds.append(centre + calibrated.margin)
             else:
                 is_picture = i == 0 and query.picture is not None
-                probability = _no_probability if is_picture else learned
+                probability = None if is_picture else learned
                 thresholds.append(chosen_threshold(self.ranker, vector, probability))
         return thresholds
-
-    def _can_choose_threshold(self, query: SignalQuery) -> bool:
-        """Return whether a threshold can be chosen without calibration."""
-        assert isinstance(self.ranker, Untrained)
-        if self.ranker.normalised:  # a difference of cosines has no threshold
-            return False
-        if self.ranker.count >= MIN_FRAMES_FOR_THRESHOLD:
-            return True
-        is_probable = self.ranker.calibrated and query.picture is None
-        return is_probable and query.encoder.probability(0.0) is not None
 
     def _times(self, content: int) -> Float[np.ndarray, " F"]:
         return self.index.read(self._contents[content]).times
@@ -195,10 +195,9 @@ class VisualMatches:
     """All videos, ranked by their frames."""
 
     signal: Visual
-    encoder: Encoder
     query: Single | Composed
-    is_probable: bool
-    """Whether scores are shown as probabilities, if the encoder has learned them."""
+    probability: Probability | None = None
+    """Converts scores to the probabilities that are shown; None to show the scores."""
     threshold: float | None = None
     """Match threshold; None if there is none."""
     calibrated: Threshold | None = None
@@ -208,9 +207,7 @@ class VisualMatches:
     @property
     def score_kind(self) -> ScoreKind | None:
         """Return the kind of the scores."""
-        if self.is_probable and self.encoder.probability(0.0) is not None:
-            return "probability"
-        return self.signal.ranker.score_kind
+        return "probability" if self.probability else self.signal.ranker.score_kind
 
     def rank(self, count: int, scope: Scope) -> list[Group]:
         """Return the best contents; see `Matches`."""
@@ -243,9 +240,7 @@ class VisualMatches:
 
     def _shown(self, cosines: Any) -> Any:
         """Return scores as they are shown: probabilities of cosines, or unchanged; keep scalars."""
-        if not self.is_probable:
+        if self.probability is None:
             return cosines
-        probabilities = self.encoder.probability(np.asarray(cosines, np.float32))
-        if probabilities is None:
-            return cosines
+        probabilities = self.probability(np.asarray(cosines, np.float32))
         return float(probabilities) if np.ndim(cosines) == 0 else np.asarray(probabilities)

@@ -12,7 +12,7 @@ from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.index import Index, checksummed
 from hlformer_jax.search.index.database import COPY, DATABASE, SUMS
 from hlformer_jax.search.signals.transcript import transcripts
-from hlformer_jax.search.signals.transcript.recognition import Checkpoint
+from hlformer_jax.search.signals.transcript.recognition import load_state, save_state
 
 DAMAGES = {
     "content of a path": "UPDATE paths SET content = replace(hex(zeroblob(32)), '00', '0f')"
@@ -43,7 +43,7 @@ def index(tmp_path, films):
     (films / "a.srt").write_text("broken")
     index = archive.create(tmp_path / "index", films)
     archive.fill(index, video=archive.TOLD)
-    Checkpoint(index, index.videos["a.film"].content, "a model").write({"until": 1.0})
+    save_state(index, index.videos["a.film"].content, "a model", {"until": 1.0})
     return index
 
 
@@ -64,7 +64,7 @@ def read(index):
         "summary": index.summary(),
         "transcripts": [transcripts.load(index, content) for content in contents],
         "problems": transcripts.problems(index),
-        "partial": Checkpoint(index, index.videos["a.film"].content, "a model").read(),
+        "partial": load_state(index, index.videos["a.film"].content, "a model"),
         "vectors": archive.vectors(index),
         "thresholds": index.thresholds,
     }

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest import decoding
 from hlformer_jax.search.ingest.decoding import CHUNK, MAX_FRAMES_OF_BATCH, Frames, Job, decode
 from hlformer_jax.search.ingest.stills import (
     BLOCK_PIXELS,
@@ -103,12 +102,6 @@ def test_an_index_keeps_its_mode(films, tmp_path):
     encoder = archive.Encoder()
     archive.fill(older, encoder)
     assert encoder.seen == 47
-
-
-def test_the_encoder_gets_each_image_once(films):
-    [batch] = batches(films / "b.film")
-    vectors = decoding.encode(archive.Encoder(), batch)
-    assert len(vectors.vectors) == 2 and list(vectors.places) == [0] * 40 + [1]
 
 
 def test_one_changed_line_exceeds_the_still_bound():

@@ -81,7 +81,7 @@ def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, opti
     then, without = (texts(options.get(name, [])) for name in ("then", "without"))
     ranker = library._ready()[0].visual.ranker
     levels = [
-        visual.chosen_threshold(ranker, one, archive.Encoder().probability)
+        visual.chosen_threshold(ranker, one, None)
         for one in (archive.Encoder().encode_texts(without) if without else ())
     ]
     within = options.get("within", 60) if then else None

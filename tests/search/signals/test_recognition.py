@@ -76,18 +76,18 @@ class Model:
             yield SimpleNamespace(start=word.start, end=word.end, words=[word], **self.certainty)
 
 
-def recogniser(model, **settings):
-    return recognition.SpeechRecogniser(model, find_beeps, "beeps", **settings)
+def recogniser(model, find=find_beeps, **settings):
+    return recognition.SpeechRecogniser(model, find, "beeps", **settings)
 
 
-def recognised(path, model=None, state=None, **settings):
-    """The outcome for a file, and the steps to it."""
-    steps, work = [], recogniser(model or Model(), **settings).recognise(path, state)
+def recognised(path, model=None, **settings):
+    """The outcome for a file."""
+    work = recogniser(model or Model(), **settings).recognise(path, None)
     while True:
         try:
-            steps.append(next(work))
+            next(work)
         except StopIteration as stop:
-            return stop.value, steps
+            return stop.value
 
 
 def texts(outcome):
@@ -147,7 +147,7 @@ def test_script_without_spaces_stays_one_word():
 def test_cues_are_at_the_seconds_of_the_sound(tmp_path):
     sound = beeps(40, s3=300, s4=500, s20=700, s39=900)
     path = videos.write_tracks(tmp_path / "a.mkv", Track(sound))
-    outcome, _ = recognised(path)
+    outcome = recognised(path)
     assert outcome.result == "transcribed" and texts(outcome) == ["300", "500", "700", "900"]
     assert [cue.start for cue in outcome.cues] == pytest.approx([3, 4, 20, 39], abs=0.01)
     assert all(0.5 <= cue.end - cue.start < 0.8 for cue in outcome.cues)
@@ -162,14 +162,11 @@ def test_pieces_are_bounded_and_no_word_is_cut(tmp_path, monkeypatch):
         f"s{start:.1f}".replace(".", "_"): 300 + 10 * i for i, start in enumerate(starts)
     }
     path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(60, **frequencies)))
-    model, longest = Model(), []
+    longest = []
     find = lambda samples: longest.append(len(samples)) or find_beeps(samples)
-    work = recognition.SpeechRecogniser(model, find, "beeps").recognise(path, None)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            next(work)
-    assert texts(stop.value.value) == [f"{frequency}" for frequency in frequencies.values()]
-    assert [cue.start for cue in stop.value.value.cues] == pytest.approx(starts, abs=0.02)
+    outcome = recognised(path, find=find)
+    assert texts(outcome) == [f"{frequency}" for frequency in frequencies.values()]
+    assert [cue.start for cue in outcome.cues] == pytest.approx(starts, abs=0.02)
     assert max(longest) <= 10 * RATE and len(longest) >= 6
 
 
@@ -190,12 +187,8 @@ def test_speech_without_silence_is_transcribed_once(tmp_path, monkeypatch):
             ]
             yield SimpleNamespace(start=0, end=bounds[-1] / RATE, words=own, **self.certainty)
 
-    find = lambda samples: [(0, len(samples))]
-    work = recognition.SpeechRecogniser(Levels(), find, "levels").recognise(path, None)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            next(work)
-    said_words = " ".join(texts(stop.value.value)).split()
+    outcome = recognised(path, Levels(), find=lambda samples: [(0, len(samples))])
+    said_words = " ".join(texts(outcome)).split()
     assert said_words == [str(number) for number in range(1, 121)]
 
 
@@ -203,7 +196,7 @@ def test_silence_and_clicks_are_not_transcribed(tmp_path):
     sound = beeps(10)
     sound[5 * RATE : 5 * RATE + 800] = 0.5  # 50 ms
     model = Model()
-    outcome, _ = recognised(videos.write_tracks(tmp_path / "a.mkv", Track(sound)), model)
+    outcome = recognised(videos.write_tracks(tmp_path / "a.mkv", Track(sound)), model)
     assert outcome.result == "without speech" and not model.calls
 
 
@@ -233,13 +226,13 @@ def two_languages(path, default=0):
 )
 def test_track_is_the_default_or_of_the_language(tmp_path, default, settings, expected):
     model = Model(("de", "en", "fr"))
-    outcome, _ = recognised(two_languages(tmp_path / "a.mkv", default), model, **settings)
+    outcome = recognised(two_languages(tmp_path / "a.mkv", default), model, **settings)
     assert texts(outcome) == expected
     assert {language for _, language in model.calls} == {settings.get("language", "en")}
 
 
 def test_english_model_hears_the_english_track(tmp_path):
-    outcome, _ = recognised(two_languages(tmp_path / "a.mkv"), Model(["en"]))
+    outcome = recognised(two_languages(tmp_path / "a.mkv"), Model(["en"]))
     assert texts(outcome) == ["900"]
 
 
@@ -249,15 +242,15 @@ def test_other_language_is_not_kept_by_an_english_model(tmp_path, how):
     path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(4, s1=300), language=language))
     certainty = {"avg_logprob": -0.8} if how == "improbable" else {"temperature": 1.0}
     model = Model(["en"], **certainty)
-    outcome, _ = recognised(path, model)
+    outcome = recognised(path, model)
     assert outcome.result == "in another language" and outcome.cues == [] and outcome.notes
     assert bool(model.calls) == (how != "tagged")
-    assert texts(recognised(path, model, language="en")[0]) == ["300"]
+    assert texts(recognised(path, model, language="en")) == ["300"]
 
 
 def test_same_words_of_two_tracks_are_one_cue(tmp_path):
     both = [Track(beeps(4, s1=300, s2_5=frequency)) for frequency in (500, 900)]
-    outcome, _ = recognised(videos.write_tracks(tmp_path / "a.mkv", *both), audio="all")
+    outcome = recognised(videos.write_tracks(tmp_path / "a.mkv", *both), audio="all")
     assert sorted(texts(outcome)) == ["300", "500", "900"]
 
 
@@ -268,7 +261,7 @@ def test_words_that_differ_in_a_vowel_sign_stay_two_cues():
 
 def test_silent_default_track_names_the_others(tmp_path):
     tracks = Track(beeps(4), is_default=True), Track(beeps(4, s1=300))
-    outcome, _ = recognised(videos.write_tracks(tmp_path / "a.mkv", *tracks))
+    outcome = recognised(videos.write_tracks(tmp_path / "a.mkv", *tracks))
     assert outcome.result == "without speech" and "audio=all" in outcome.notes[0]
 
 
@@ -436,6 +429,18 @@ def test_video_that_is_removed_while_it_is_transcribed_ends_no_run(tmp_path, fil
         recognition.recognise(index, Hearing(), print)
     assert set(told(index)) == {"b.film", "trips/c.film"} and index.verify() == {}
     assert all(told(index).values()) and not partial_files(index)
+
+
+def test_ocr_keeps_the_state_of_unfinished_speech_recognition(index, model):
+    model.fail_at, model.error = 2, KeyboardInterrupt()
+    assert transcribe(index, "--speech=small") == 130
+    before = partial_files(index)
+    engine = lambda image: SimpleNamespace(txts=None)
+    with index.running():
+        recognition.recognise(index, recognition.TextRecogniser(engine, "0"), print)
+    assert partial_files(index) == before
+    model.fail_at = None
+    assert transcribe(index, "--speech=small") == 0 and len(model.calls) == 3
 
 
 @pytest.mark.slow  # it takes seconds

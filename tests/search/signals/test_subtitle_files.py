@@ -158,7 +158,7 @@ def root(tmp_path):
 
 
 def fill(index, **options):
-    return archive.fill(Index.open(index.directory), video=VIDEO, **options)[1]
+    return archive.fill(Index.open(index.directory), **{"video": VIDEO, **options})[1]
 
 
 def said_in(index):
@@ -302,12 +302,9 @@ def test_io_error_keeps_the_cues_of_subtitles(tmp_path, root, monkeypatch, what)
     index = archive.create(tmp_path / "index", root)
     fill(index)
     os.utime(path)  # so that it must be read again
-    if what == "open":
-        path.write_text("EIO")
-        reader = VIDEO.texts._replace(file=_failing)
-        monkeypatch.setattr(f"{__name__}.VIDEO", VIDEO._replace(texts=reader))
+    file = _failing if what == "open" else VIDEO.texts.file
     end = unreadable(monkeypatch, root if what == "scandir" else path, what)
-    told = fill(index)
+    told = fill(index, video=VIDEO._replace(texts=VIDEO.texts._replace(file=file)))
     assert said_in(index)["a.film"] == ["kept"]
     if what == "scandir":  # named by `find` of videos
         assert told == [] == transcripts.problems(index)
@@ -315,13 +312,9 @@ def test_io_error_keeps_the_cues_of_subtitles(tmp_path, root, monkeypatch, what)
         assert [line for line in told if os.strerror(errno.EIO) in line]
         assert os.strerror(errno.EIO) in transcripts.problems(index)[0].reason
     end()
-    monkeypatch.setattr(f"{__name__}.VIDEO", ORIGINAL)
     write(path, "again")
     assert fill(index) == [] and said_in(index)["a.film"] == ["again"]
     assert transcripts.problems(index) == []
-
-
-ORIGINAL = VIDEO
 
 
 def _failing(path, video=None):
@@ -355,7 +348,7 @@ def test_an_unreadable_track_is_read_again(tmp_path, root, monkeypatch):
     archive.fill(index, video=VIDEO._replace(texts=reader))
     assert len(transcripts.problems(index)) == 3
     reader = VIDEO.texts._replace(tracks=lambda path: [(0, 1, path.stem)])
-    archive.fill(Index.open(index.directory), video=VIDEO._replace(texts=reader))
+    fill(index, video=VIDEO._replace(texts=reader))
     assert said_in(index)["a.film"] == ["a"] and transcripts.problems(index) == []
 
 
@@ -370,9 +363,9 @@ def test_failed_subtitles_are_read_again_only_by_retry(tmp_path, root):
         return [(0, 1, "now it is read")]
 
     video = VIDEO._replace(texts=VIDEO.texts._replace(file=file))
-    archive.fill(Index.open(index.directory), video=video)
+    fill(index, video=video)
     assert reads == []
-    archive.fill(Index.open(index.directory), video=video, retry=True)
+    fill(index, video=video, retry=True)
     assert reads == ["a.srt"] and said_in(index)["a.film"] == ["now it is read"]
 
 

@@ -185,10 +185,12 @@ def test_videos_are_encoded_once_for_each_set_of_parameters(index, tmp_path, mon
     again = archive.opened(index).query("red", k=5)
     assert [(hit.video, hit.score) for hit in again] == [(hit.video, hit.score) for hit in first]
     monkeypatch.setattr(trained, "encode_videos", encode)
-    kept.write_bytes(b"damaged")
+    whole = kept.read_bytes()
     records = list(Index.open(index.directory).records().values())
-    trained.Trained(run, index, records)
-    assert len(kept.read_bytes()) > 100
+    for damaged in (b"damaged", whole[:-9], archive.flipped(whole, len(whole) // 2)):
+        kept.write_bytes(damaged)
+        trained.Trained(run, index, records)
+        assert kept.read_bytes() == whole
     (run / "config.json").write_text((run / "config.json").read_text() + " ")
     trained.Trained(run, index, records)
     [other] = (index.directory / "packed").iterdir()

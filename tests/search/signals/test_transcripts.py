@@ -32,13 +32,18 @@ def index(tmp_path, films):
     with index.running():
         transcript = transcripts.load(index, content(index))
         transcript.recognised["speech"] = dict(SPOKEN)
-        transcripts.save(index, content(index), transcript)
+        save(index, content(index), transcript)
         passages.embed_passages(index, archive.Encoder(), print)
     return index
 
 
 def content(index, video="a.film"):
     return index.videos[video].content
+
+
+def save(index, content, transcript):
+    with index.writing() as writer:
+        transcripts.put(writer, content, transcript)
 
 
 def fill(index):
@@ -89,7 +94,7 @@ def test_long_runs_copy_the_database_now_and_then(index, monkeypatch):
         transcript = transcripts.load(index, content(index, "b.film"))
         transcript.recognised["speech"] = {"by": "a model", "cues": [(1.0, 2.0, "more words")]}
         for _ in range(2):
-            transcripts.save(index, content(index, "b.film"), transcript)
+            save(index, content(index, "b.film"), transcript)
         # As after a kill, and damage of the disk.
         copy = index.directory.with_name("copy")
         shutil.copytree(index.directory, copy)
@@ -105,14 +110,14 @@ def test_a_full_disk_leaves_the_transcript_before(index):
     more = transcripts.load(index, content(index))
     more.recognised["ocr"] = {"by": "another", "cues": cues}
     with pytest.raises(SearchError, match="is full"):
-        transcripts.save(index, content(index), more)
+        save(index, content(index), more)
     assert transcripts.load(Index.open(index.directory), content(index)) == before
 
 
 def test_state_of_a_recogniser_is_kept(index):
     transcript = transcripts.load(index, content(index))
     transcript.recognised["speech"]["until"] = 12.5
-    transcripts.save(index, content(index), transcript)
+    save(index, content(index), transcript)
     assert transcripts.load(index, content(index)) == transcript
 
 
@@ -159,6 +164,6 @@ def test_cues_after_the_end_of_the_video_are_left_out_and_counted(index, films, 
     # An index from before this rule loses such cues when it is updated.
     transcript.tracks.cues = [transcripts.Cue(500.0, 501.0, "too late")]
     with index.running():
-        transcripts.save(index, content(index, "b.film"), transcript)
+        save(index, content(index, "b.film"), transcript)
     assert "its subtitle tracks: 1 of 1 cues" in fill(index)[0]
     assert found(index, "too late") == ([], [])

@@ -29,7 +29,6 @@ from jaxtyping import Float
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import transcripts, words
@@ -210,7 +209,7 @@ def _list_files(directory: Path) -> list[tuple[str, int, int, int, int]]:
     """Return the names, sizes, times and inodes of the files of embeddings, sorted.
 
     Raises:
-      DamagedError: if the folder cannot be listed.
+      OSError: if the folder cannot be listed.
     """
     listing = []
     try:
@@ -223,8 +222,6 @@ def _list_files(directory: Path) -> list[tuple[str, int, int, int, int]]:
                         listing.append((entry.name, status.st_size, *times, status.st_ino))
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise DamagedError(f"{directory} cannot be read ({error.strerror or error})") from None
     return sorted(listing)
 
 
@@ -256,10 +253,12 @@ class PassageIndex:
         self._first_rows, self._contents = np.zeros(0, np.int64), list[str]()
         self._matrix: np.ndarray | None = None
         self.notes: list[str] = []
+        directory = index.directory / "texts"
         try:
-            listing = _list_files(index.directory / "texts")
-        except DamagedError as error:
-            self.notes.append(f"{error}: transcripts are not searched")
+            listing = _list_files(directory)
+        except OSError as error:
+            reason = f"{directory} cannot be read ({error.strerror or error})"
+            self.notes.append(f"{reason}: transcripts are not searched")
             return
         contents = transcripts.contents(index)
         if not contents:
@@ -267,11 +266,12 @@ class PassageIndex:
         path = self._path(index, [transcripts.version(index), *listing])
         matrix_path, width = path.with_suffix(".npy"), index.encoder.width
         self._db, matrix = _open_database(), None
-        if self._load(path):
+        if (table := packed.load_table(path)) is not None:
+            self._db.deserialize(table)
             count = self._select_number("SELECT count(*) FROM vectors")
             matrix = packed.load_matrix(matrix_path, (count, width), "float16")
         if matrix is None:
-            self._db = _open_database()  # a damaged copy leaves its connection unusable
+            self._db = _open_database()
             self._db.executescript(_TABLES)
             empty, damaged = np.empty((0, width), np.float16), list[Path]()
             embeddings = np.concatenate([empty, *self._fill(index, contents, damaged)])
@@ -384,17 +384,6 @@ class PassageIndex:
     def has_embeddings(self) -> bool:
         """True if there are enough embeddings to search by."""
         return self._matrix is not None
-
-    def _load(self, path: Path) -> bool:
-        """Load a stored table; return False if it is missing or damaged."""
-        table = packed.load_table(path)
-        if table is None:
-            return False
-        try:
-            self._db.deserialize(table)
-        except sqlite3.Error:
-            return False
-        return True
 
     def _select_number(self, query: str, values: Sequence[Any] = ()) -> int:
         return int(self._db.execute(query, values).fetchone()[0])

@@ -620,35 +620,30 @@ def _differs(before: np.ndarray, image: np.ndarray) -> bool:
 # The videos of an index
 
 
-class Checkpoint:
-    """Stored state of the unfinished recognition of one content by one recogniser."""
+def load_state(index: Index, content: str, by: str) -> dict[str, Any] | None:
+    """Load the state of the unfinished recognition of a content; None if there is none.
 
-    def __init__(self, index: Index, content: str, by: str) -> None:
-        """Set the index, the content, and the identity of the recogniser (`Recogniser.by`)."""
-        self._index, self._content, self._by = index, content, by
+    Args:
+      index: the index.
+      content: the content.
+      by: the identity of the recogniser (`Recogniser.by`).
+    """
+    return index.decode(
+        lambda rows: dict(json.loads(rows[0][0])) if rows else None,
+        "SELECT state FROM partial_recognitions WHERE content = ? AND model = ?",
+        [content, by],
+    )
 
-    def read(self) -> dict[str, Any] | None:
-        """Return the stored state; None if there is none of this recogniser."""
-        return self._index.decode(
-            lambda rows: dict(json.loads(rows[0][0])) if rows else None,
-            "SELECT state FROM partial_recognitions WHERE content = ? AND model = ?",
-            [self._content, self._by],
-        )
 
-    def write(self, state: dict[str, Any]) -> None:
-        """Store a state in place of the one before, unless the content was removed."""
-        text = json.dumps(state, allow_nan=False)
-        with self._index.writing() as writer:
-            writer.execute(
-                "INSERT OR REPLACE INTO partial_recognitions"
-                " SELECT hash, ?, ? FROM contents WHERE hash = ?",
-                self._by, text, self._content,
-            )  # fmt: skip
-
-    def discard(self) -> None:
-        """Remove the stored state."""
-        with self._index.writing() as writer:
-            writer.execute("DELETE FROM partial_recognitions WHERE content = ?", self._content)
+def save_state(index: Index, content: str, by: str, state: dict[str, Any]) -> None:
+    """Write the state of a recognition in place of the one before, unless it was removed."""
+    text = json.dumps(state, allow_nan=False)
+    with index.writing() as writer:
+        writer.execute(
+            "INSERT OR REPLACE INTO partial_recognitions"
+            " SELECT hash, ?, ? FROM contents WHERE hash = ?",
+            by, text, content,
+        )  # fmt: skip
 
 
 class Position(NamedTuple):
@@ -686,9 +681,9 @@ def recognise(
     """Recognise the available videos that have no cues of this recogniser yet.
 
     The caller holds the index's lock and has called `transcripts.update`. The cues of a content are
-    written when its recognition is complete; unfinished speech recognition is stored as a
-    `Checkpoint`. Speech is not recognised if all copies have subtitles. A video that fails is
-    reported in one line, and is tried again in the next run.
+    written when its recognition is complete; until then its last step is stored (`save_state`).
+    Speech is not recognised if all copies have subtitles. A video that fails is reported in one
+    line, and is tried again in the next run.
 
     Args:
       index: the index.
@@ -714,12 +709,13 @@ def recognise(
         else:
             waiting[content] = path
     for number, (content, path) in enumerate(waiting.items()):
-        checkpoint = Checkpoint(index, content, recogniser.by)
-
-        def show(step: Step, number: int = number, path: Path = path) -> None:
-            progress(Position(number, len(waiting), path, step.position, step.duration))
-
-        outcome = _recognise_video(recogniser, path, checkpoint, report, show)
+        state = load_state(index, content, recogniser.by)
+        with contextlib.closing(recogniser.recognise(path, state)) as steps:
+            while isinstance(event := _next_event(steps, path), Step):
+                progress(Position(number, len(waiting), path, event.position, event.duration))
+                if event.state is not None:
+                    save_state(index, content, recogniser.by, event.state)
+        outcome = event
         counts[outcome.result] += 1
         for note in outcome.notes:
             report(note)
@@ -728,35 +724,24 @@ def recognise(
         transcript = transcripts.load(index, content) or transcripts.Transcript()
         cues = [tuple(cue) for cue in outcome.cues]
         transcript.recognised[recogniser.source] = {"by": recogniser.by, "cues": cues}
-        transcripts.save(index, content, transcript)
-        checkpoint.discard()
+        with index.writing() as writer:
+            transcripts.put(writer, content, transcript)
+            writer.execute(
+                "DELETE FROM partial_recognitions WHERE content = ? AND model = ?",
+                content, recogniser.by,
+            )  # fmt: skip
     progress(Position(len(waiting), len(waiting)))
     return counts
 
 
-def _recognise_video(
-    recogniser: Recogniser,
-    path: Path,
-    checkpoint: Checkpoint,
-    report: Callable[[str], None],
-    show: Callable[[Step], None],
-) -> Outcome:
-    """Recognise one video; an error of the video or of a library gives the result `FAILED`."""
-    state = checkpoint.read()
-    if state is None:
-        checkpoint.discard()
-    steps = recogniser.recognise(path, state)
-    with contextlib.closing(steps):
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as stop:
-                outcome: Outcome = stop.value
-                return outcome
-            except UserError as error:
-                return Outcome(FAILED, [], [str(error)])
-            except Exception as error:  # one bad video must not end hours of work
-                return Outcome(FAILED, [], [f"{str(path)!r}: {error!r}"])
-            show(step)
-            if step.state is not None:
-                checkpoint.write(step.state)
+def _next_event(steps: Generator[Step, None, Outcome], path: Path) -> Step | Outcome:
+    """Return the next step, or the outcome; an error of the video or of a library is `FAILED`."""
+    try:
+        return next(steps)
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
+    except UserError as error:
+        return Outcome(FAILED, [], [str(error)])
+    except Exception as error:  # one bad video must not end hours of work
+        return Outcome(FAILED, [], [f"{str(path)!r}: {error!r}"])

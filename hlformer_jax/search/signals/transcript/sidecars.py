@@ -98,6 +98,16 @@ class Matches(NamedTuple):
     left_out: dict[str, str]  # the reason for each file that is not read
     near: dict[str, str]  # for a file that is not read, the video whose name its name begins with
 
+    def add(self, name: str, videos: Sequence[str], refusal: str) -> None:
+        """Add a file of some videos, or the reason why it is not read."""
+        if refusal:
+            self.left_out[name] = refusal
+            if videos:
+                self.near[name] = videos[0]
+        else:
+            for video in videos:
+                self.of_video.setdefault(video, []).append(name)
+
 
 def is_qualifier(words: str) -> bool:
     """Return whether a text names only languages and kinds of subtitles.
@@ -206,16 +216,8 @@ def match(
         videos, rest = names.longest(stem)
         if not videos and in_subtitle_folder and len(names.videos) == 1 and is_qualifier(stem):
             videos = names.videos
-        if not videos:
-            matches.left_out[name] = NO_VIDEO
-            continue
-        reason = _refusal(name, videos[0], rest, readable, picture_stems)
-        if reason:
-            matches.left_out[name] = reason
-            matches.near[name] = videos[0]
-        else:
-            for video in videos:
-                matches.of_video.setdefault(video, []).append(name)
+        refusal = _refusal(name, videos[0], rest, readable, picture_stems) if videos else NO_VIDEO
+        matches.add(name, videos, refusal)
     return matches
 
 
@@ -223,14 +225,9 @@ def match_all(videos: Sequence[str], files: Iterable[str], readable: Collection[
     """Assign all subtitle files of a folder to the videos that the folder is named after."""
     matches = Matches({}, {}, {})
     for name in sorted(files):
-        if not videos:
-            matches.left_out[name] = NO_VIDEO
-        elif (suffix := _suffix(name)) not in readable:
-            matches.left_out[name] = _unread(suffix)
-            matches.near[name] = videos[0]
-        else:
-            for video in videos:
-                matches.of_video.setdefault(video, []).append(name)
+        suffix = _suffix(name)
+        refusal = "" if suffix in readable else _unread(suffix)
+        matches.add(name, videos, refusal if videos else NO_VIDEO)
     return matches
 
 

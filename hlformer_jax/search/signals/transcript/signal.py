@@ -112,21 +112,14 @@ class PassageMatches(NamedTuple):
 def _varied_groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator[Group]:
     """Yield groups of the allowed videos of a content that have the same passages, best first."""
     positions = {scope.videos[i].video: i for i in scope.positions(content)}
-    numbers: dict[str, list[int]] = {video: [] for video in positions}  # of each video's passages
-    for copies in dict.fromkeys(passage.copies for passage in passages):
-        of_copies = [i for i, passage in enumerate(passages) if passage.copies == copies]
-        for video in positions if copies.are_others else copies.names & positions.keys():
-            if video in copies:
-                numbers[video] += of_copies
     videos_by_texts: dict[tuple[Any, ...], list[str]] = {}
     best: dict[tuple[Any, ...], int] = {}
-    for video, indices in numbers.items():
-        if indices:
-            key = tuple(
-                (passages[i].start, passages[i].end, passages[i].text) for i in sorted(indices)
-            )
+    for video in positions:
+        numbers = [i for i, passage in enumerate(passages) if video in passage.copies]
+        if numbers:
+            key = tuple((passages[i].start, passages[i].end, passages[i].text) for i in numbers)
             videos_by_texts.setdefault(key, []).append(video)
-            best[key] = min(indices)
+            best[key] = numbers[0]
     for key in sorted(videos_by_texts, key=lambda key: best[key]):
         first, *equal = videos_by_texts[key]
         passage = passages[best[key]]

@@ -200,12 +200,6 @@ def _decode(rows: Sequence[tuple[str, str, bytes]]) -> Transcript | None:
     return transcript
 
 
-def save(index: Index, content: str, transcript: Transcript) -> None:
-    """Write the transcript of a content in a separate transaction."""
-    with index.writing() as writer:
-        put(writer, content, transcript)
-
-
 def put(writer: Writer, content: str, transcript: Transcript) -> None:
     """Write the transcript of a content in place of the one before, unless it was removed."""
     sources = [(_TRACKS, vars(transcript.tracks))]
