@@ -32,6 +32,7 @@ from hlformer_jax.video.packets import (
     EncoderMessage,
     Timestamps,
     packets_after_seek,
+    read_packets,
     seek_stream,
 )
 from hlformer_jax.video.pixels import Painter
@@ -259,11 +260,11 @@ def _packets(
     """
     sent: int | None = None  # decoding time of the packet before
     with name_errors(video.path):
-        packets = video.container.demux(video.stream)
+        packets = read_packets(video.container, video.stream)
         if lead is not None:
             packets = packets_after_seek(video.container, video.stream)
             seek_stream(video.container, video.stream, (video.start or 0) + first - lead)
-        unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
+        unpacked = _one_frame_each(packets, video)
         for count, packet in enumerate(Timestamps(unpacked, video.stream, video.period)):
             if packet.dts is not None:
                 if sent is not None and not is_steady((packet.dts - sent) * video.unit):
@@ -537,8 +538,8 @@ def _sounds(
     with name_errors(video.path):
         for lead in (*_LEADS, None):
             seek_stream(beside, stream, None if lead is None else first - lead)
-            demux = beside.demux(stream) if lead is None else packets_after_seek(beside, stream)
-            packets = _timed(demux)
+            read = read_packets if lead is None else packets_after_seek
+            packets = _timed(read(beside, stream))
             packet = next(packets, None)
             if packet is None or (packet.pts or 0) * unit <= first:
                 break
@@ -558,9 +559,9 @@ def _timed(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
     """Yield packets of sound; a packet without a timestamp begins where the one before it ends."""
     following: int | None = None
     for packet in packets:
-        if packet.size and packet.pts is None:
+        if packet.pts is None:
             packet.pts = following
-        if packet.size and packet.pts is not None:
+        if packet.pts is not None:
             following = packet.pts + (packet.duration or 0)
             yield packet
 
@@ -598,13 +599,12 @@ def _takes(form: str, path: Path, indices: list[int]) -> bool:
             with av.open(memory, "w", format=form) as clip:
                 outputs = _outputs(clip, streams)
                 times = dict.fromkeys(indices, 0)
-                for packet in itertools.islice(source.demux(*streams), _TRIED_PACKETS):
+                for packet in itertools.islice(read_packets(source, *streams), _TRIED_PACKETS):
                     index = packet.stream.index
-                    if packet.size:
-                        packet.pts = packet.dts = times[index]
-                        times[index] += packet.duration or 1
-                        packet.stream = outputs[index]
-                        clip.mux(packet)
+                    packet.pts = packet.dts = times[index]
+                    times[index] += packet.duration or 1
+                    packet.stream = outputs[index]
+                    clip.mux(packet)
         except (av.FFmpegError, ValueError, OSError):
             return False
     memory.seek(0)

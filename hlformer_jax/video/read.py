@@ -40,6 +40,7 @@ from hlformer_jax.video.packets import (
     EncoderMessage,
     Timestamps,
     packets_after_seek,
+    read_packets,
     seek_stream,
 )
 from hlformer_jax.video.pixels import Painter
@@ -547,16 +548,10 @@ class Decoder:
     def _read(self) -> Iterator[av.Packet]:
         container, stream = self._video.container, self._video.stream
         try:
-            packets = (
-                container.demux(stream)
-                if self._is_at_start
-                else packets_after_seek(container, stream)
-            )
-            for packet in packets:
-                # FFmpeg's last packet is empty; AVI has empty packets for still frames.
-                if packet.size:
-                    self.packets += 1
-                    yield packet
+            read = read_packets if self._is_at_start else packets_after_seek
+            for packet in read(container, stream):
+                self.packets += 1
+                yield packet
         except (av.FFmpegError, OSError) as error:
             if is_of_disk(error):
                 raise
@@ -829,7 +824,7 @@ def _counted(video: Video) -> Fraction:
     """Return the seconds from second 0 to the end of the last packet, by reading all packets."""
     end, length = Fraction(0), Fraction(0)
     with until_damage():
-        packets = (packet for packet in video.container.demux(video.stream) if packet.size)
+        packets = read_packets(video.container, video.stream)
         for packet in Timestamps(packets, video.stream, video.period):
             duration = packet.duration * video.unit if packet.duration else video.period
             length += duration

@@ -7,6 +7,7 @@ the clock of the pictures was reset, the sound is shifted with them. If only the
 sound jump back, or forward by more than `LONGEST_GAP`, the sound continues without a gap.
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -22,7 +23,7 @@ from jaxtyping import Float32
 from hlformer_jax.errors import is_of_disk
 from hlformer_jax.video.clocks import DISORDER, shifted
 from hlformer_jax.video.faults import explain, fault
-from hlformer_jax.video.packets import seek_stream
+from hlformer_jax.video.packets import read_packets, seek_stream
 from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer
 
 Waveform = Float32[np.ndarray, "channels samples"]
@@ -272,14 +273,14 @@ class Sound:
     def _frames(self) -> Iterator[av.AudioFrame]:
         """Decode frame by frame; packets that cannot be decoded are left out."""
         length = Fraction(0)  # seconds of the last packet that could be decoded
-        for packet in self._packets():
-            self.packets += bool(packet.size)
+        for packet in itertools.chain(self._packets(), [None]):  # None: flush the decoder
+            self.packets += packet is not None
             try:
                 frames = self._stream.decode(packet)
             except MemoryError:
                 raise
             except (av.FFmpegError, ValueError):
-                if packet.size:
+                if packet is not None:
                     ticks, unit = packet.duration, packet.time_base
                     self._lost += ticks * unit if ticks and unit else length
                 continue
@@ -299,7 +300,7 @@ class Sound:
         beginning = self._zero + self._first - _SEEK_MARGIN
         while True:
             try:
-                packets = self._container.demux(self._stream)
+                packets = read_packets(self._container, self._stream)
                 for packet in shifted(packets, self._video.recordings):
                     errors = 0
                     stamp, tick = packet.pts, packet.time_base

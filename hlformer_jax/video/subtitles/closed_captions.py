@@ -14,7 +14,7 @@ import av
 from av.stream import Discard
 
 from hlformer_jax.video.clocks import Recordings
-from hlformer_jax.video.packets import Timestamps
+from hlformer_jax.video.packets import Timestamps, read_packets
 from hlformer_jax.video.read import opened
 from hlformer_jax.video.subtitles.text import Block
 
@@ -46,7 +46,7 @@ def read_captions(path: str | Path) -> list[Block]:
         video.stream.discard = Discard.default
         zero, recordings = video.start or 0, Recordings(video.stream, video.period)
         with contextlib.suppress(av.error.InvalidDataError):  # decoding the frames reports it
-            packets = (packet for packet in video.container.demux(video.stream) if packet.size)
+            packets = read_packets(video.container, video.stream)
             for count, packet in enumerate(Timestamps(packets, video.stream, video.period)):
                 if count >= PROBED_PACKETS and not pairs or len(pairs) >= MAX_PAIRS:
                     break

@@ -18,7 +18,7 @@ from av.stream import Discard
 from hlformer_jax import files
 from hlformer_jax.video.clocks import Recordings, Shifts
 from hlformer_jax.video.faults import VideoError, fault, name_errors
-from hlformer_jax.video.packets import Timestamps
+from hlformer_jax.video.packets import Timestamps, read_packets
 from hlformer_jax.video.read import Video, opened
 from hlformer_jax.video.subtitles import charset, closed_captions, formats, ttml
 from hlformer_jax.video.subtitles.text import (
@@ -302,13 +302,12 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
     def pictures() -> Iterator[av.Packet]:
         """Yield the packets of the pictures; put those of the tracks into `packets`."""
         nonlocal size, unreadable, place
-        for packet in video.container.demux([*streams, *film]):
+        for packet in read_packets(video.container, *streams, *film):
             place = place if packet.pos is None else packet.pos
             if packet.stream.index == video.stream.index:
-                if packet.size:
-                    yield packet
+                yield packet
                 continue
-            if packet.pts is None or not packet.size:
+            if packet.pts is None:
                 continue
             start = float(packet.pts * packet.time_base) - zero
             end = start + float(packet.duration * packet.time_base) if packet.duration else None
