@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 from hlformer_jax.video import VideoError, sample, subtitles
-from hlformer_jax.video.subtitles import charset, read_file, read_tracks, reader
+from hlformer_jax.video.subtitles import (
+    charset,
+    closed_captions,
+    read_file,
+    read_tracks,
+    reader,
+)
+from hlformer_jax.video.subtitles.text import clean_lines
 
 TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
 SRT = (
@@ -108,25 +115,58 @@ def test_packets_of_mp4_text_are_utf8_or_utf16():
         assert [block.text for block in blocks] == texts
 
 
-def caption_pairs(lines, pause):
-    """Return the pairs of bytes of captions that roll up, one for each picture."""
+def caption_pairs(*parts):
+    """Return pairs of bytes, one for each picture.
+
+    A part is a text, a command (which is sent twice), or the number of pictures of a pause.
+    """
 
     def with_parity(value):
         return value | (0x80 if value.bit_count() % 2 == 0 else 0)
 
-    pairs = [(0x14, 0x25)] * 2  # roll up two rows
-    for line in lines:
-        pairs += [(0x14, 0x2D)] * 2 + [(0x14, 0x70)] * 2
-        text = line + " " * (len(line) % 2)
-        pairs += [(ord(a), ord(b)) for a, b in zip(text[::2], text[1::2], strict=True)]
-        pairs += [(0, 0)] * pause
-    pairs += [(0x14, 0x2C)] * 2
+    pairs = []
+    for part in parts:
+        if isinstance(part, int):
+            pairs += [(0, 0)] * part
+        elif isinstance(part, tuple):
+            pairs += [part] * 2
+        else:
+            text = part + " " * (len(part) % 2)
+            pairs += [(ord(a), ord(b)) for a, b in zip(text[::2], text[1::2], strict=True)]
     return [bytes(map(with_parity, pair)) for pair in pairs]
+
+
+LOAD, ROLL, PAINT, ERASE, FEED, FLIP = ((0x14, low) for low in (0x20, 0x25, 0x29, 0x2C, 0x2D, 0x2F))
+ROW, LANGUAGE = (0x14, 0x70), (0x1C, 0x29)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([LOAD, ROW, "ONE", FLIP, 60, ERASE], [(6, 70, "ONE")]),
+        ([ROLL, FEED, ROW, "ONE", 60], [(2, 67, "ONE")]),  # nothing erases the last caption
+        (
+            [PAINT, ROW, "ONE", 60, ERASE, 90, PAINT, ROW, "TWO", 60],
+            [(0, 66, "ONE"), (158, 223, "TWO")],
+        ),
+        ([PAINT, ROW, "ONE ", LANGUAGE, "ZWEI", PAINT, "TWO", 60], [(0, 73, "ONE TWO")]),
+        ([90], []),
+    ],
+    ids=["loaded", "rolled up", "painted", "second channel", "empty"],
+)  # fmt: skip
+def test_captions_have_the_times_of_their_commands(parts, expected):
+    pairs = [(10 + i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]
+    found = closed_captions._decoded(pairs)
+    assert [clean_lines(block.text, "ass") for block in found] == [[text] for *_, text in expected]
+    times = [time for block in found for time in block[:2]]
+    expected_times = [10 + picture / 30 for row in expected for picture in row[:2]]
+    assert times == pytest.approx(expected_times, abs=0.07)  # two pictures
 
 
 def captioned(path, lines, codec="libx264"):
     """Write a video with captions in its pictures."""
-    pairs = caption_pairs(lines, 30)
+    parts = [part for line in lines for part in (FEED, ROW, line, 30)]
+    pairs = caption_pairs(ROLL, *parts, ERASE)
     with av.open(str(path), "w") as out:
         film = out.add_stream(codec, rate=30)
         film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"

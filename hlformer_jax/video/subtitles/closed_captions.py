@@ -56,16 +56,7 @@ def read_captions(path: str | Path) -> list[Block]:
                     pairs += ((number, *pair) for pair in _pairs(bytes(packet), time, is_escaped))
     pairs.sort(key=lambda item: item[:2])  # packets come in decoding order
     shifts = [float(recording.shift) for recording in recordings.finish()]
-    return _decoded(
-        [
-            (second + shifts[number], pair)
-            for number, second, pair in pairs
-            if pair.translate(_WITHOUT_PARITY) != b"\0\0"
-        ]
-    )
-
-
-_WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
+    return _decoded([(second + shifts[number], pair) for number, second, pair in pairs])
 
 
 def _pairs(content: bytes, time: float, is_escaped: bool) -> Iterator[tuple[float, bytes]]:
@@ -86,12 +77,45 @@ def _pairs(content: bytes, time: float, is_escaped: bool) -> Iterator[tuple[floa
                     count += 1
 
 
+_WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
+
+_COMMAND = 0x14
+"""First byte of the commands of the first channel, whose second bytes follow."""
+
+_ROLL_UP, _PAINT, _ERASE, _FLIP = range(0x25, 0x28), 0x29, 0x2C, 0x2F
+
+_ERASING_PAIR = b"\x94\x2c"  # with parity
+
+
+def _first_channel(pairs: list[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
+    """Yield the pairs of the first channel, with further commands to erase.
+
+    FFmpeg's decoder mixes the channels. It lets a caption that rolls up or is painted begin at the
+    last erasure, and loses such a caption at the end of the file if nothing erases it.
+    """
+    is_first = is_blank = True  # whether the channel is the first, and nothing is shown
+    for time, pair in pairs:
+        high, low = pair.translate(_WITHOUT_PARITY)
+        if 0x10 <= high < 0x20:
+            is_first = high < 0x18
+        if not is_first or high == low == 0:
+            continue
+        yield time, pair
+        if high != _COMMAND or low == _FLIP:
+            is_blank = False
+        elif low == _ERASE:
+            is_blank = True
+        elif is_blank and (low in _ROLL_UP or low == _PAINT):
+            yield time, _ERASING_PAIR
+    yield pairs[-1][0], _ERASING_PAIR
+
+
 def _decoded(pairs: list[tuple[float, bytes]]) -> list[Block]:
     """Decode pairs of bytes with their seconds to blocks."""
     if not pairs:
         return []
     lines = ["Scenarist_SCC V1.0", ""]
-    for time, pair in pairs:
+    for time, pair in _first_channel(pairs):
         frames = round(max(time, 0.0) * 30)
         second, frame = divmod(frames, 30)
         clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}:{frame:02}"
