@@ -657,7 +657,7 @@ def _part_of(
     if not all(map(math.isfinite, (start, end, margin))) or end <= start or margin < 0:
         what = f"cannot be cut from {start} to {end} s with a margin of {margin} s"
         raise fault(path, what, "give an end after the start, and a margin of 0 or more")
-    with name_errors(path), opened(path) as video:
+    with opened(path) as video:
         if out.exists() and out.samefile(path):
             raise fault(path, "would be overwritten by its own clip", "give the clip another name")
         first = max(_exact(start) - _exact(margin), Fraction(0))
@@ -795,7 +795,7 @@ def thumbnail(path: str | Path, time: float, width: int) -> bytes:
     """
     if not math.isfinite(time) or width < 1:
         raise ValueError(f"thumbnail wants a finite time and width >= 1, not {time} and {width}")
-    with name_errors(path), opened(path) as video:
+    with opened(path) as video:
         painter = Painter(video.aspect, width)
         _, _, frame = next(frames_from(video, _exact(max(time, 0))))
         image = Image.fromarray(painter.paint(frame))

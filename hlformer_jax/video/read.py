@@ -122,7 +122,8 @@ def opened(path: str | Path) -> Iterator[Video]:
     """Open a video file until the block ends; packets of its other streams are skipped.
 
     Raises:
-      VideoError: if the file has no video that can be decoded, with the reason.
+      VideoError: if the file has no video that can be decoded, with the reason; also for an error
+        of FFmpeg, the disk or the memory in the block.
     """
     path = Path(path)
     with name_errors(path):
@@ -666,7 +667,7 @@ class Samples(Iterator[Frame]):
         self._frames.close()
 
     def _decode(self) -> Generator[Frame, None, None]:
-        with name_errors(self._path), opened(self._path) as video:
+        with opened(self._path) as video:
             decoder = Decoder(video, self._any_instant)
             painter = Painter(video.aspect, self._size)
             shown: tuple[Fraction, av.VideoFrame] | None = None
@@ -755,24 +756,23 @@ def probe(path: str | Path) -> Info:
     Raises:
       VideoError: if the file cannot be read, or none of its frames can be decoded.
     """
-    with name_errors(path):
+    with opened(path) as video:
+        decoder = Decoder(video)
+        height, width = 0, 0
+        for _, frame in decoder:
+            height, width, _ = Painter(video.aspect).paint(frame).shape
+            break
+        decoder.check()
+        duration, stream, container = _stated(video), video.stream, video.container
+        info = Info(
+            float(duration or 0), width, height, float(1 / video.period),
+            stream.codec_context.codec.canonical_name, float(video.start or 0),
+            recording_time(container, stream), _timecode(video), bool(container.streams.audio),
+            float(stream.base_rate or 0), _is_variable(stream),
+        )  # fmt: skip
+    if duration is None:
         with opened(path) as video:
-            decoder = Decoder(video)
-            height, width = 0, 0
-            for _, frame in decoder:
-                height, width, _ = Painter(video.aspect).paint(frame).shape
-                break
-            decoder.check()
-            duration, stream, container = _stated(video), video.stream, video.container
-            info = Info(
-                float(duration or 0), width, height, float(1 / video.period),
-                stream.codec_context.codec.canonical_name, float(video.start or 0),
-                recording_time(container, stream), _timecode(video), bool(container.streams.audio),
-                float(stream.base_rate or 0), _is_variable(stream),
-            )  # fmt: skip
-        if duration is None:
-            with opened(path) as video:
-                info = info._replace(duration=float(_counted(video)))
+            info = info._replace(duration=float(_counted(video)))
     return info
 
 
