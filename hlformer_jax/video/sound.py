@@ -179,28 +179,26 @@ class Sound:
         """Yield blocks of samples, each with the position of its first sample."""
         resampler = self._resampler()
         position = 0
-        for second, frame in self._timed():
-            pieces = []
-            if second is not None:
-                pieces = resampler.resample(None)
-                resampler = self._resampler()
+
+        def placed(pieces: list[av.AudioFrame]) -> Iterator[tuple[int, Waveform]]:
+            nonlocal position
             for piece in pieces:
                 yield position, _bounded(piece)
                 position += piece.samples
+
+        for second, frame in self._timed():
             if second is not None:
+                yield from placed(resampler.resample(None))
+                resampler = self._resampler()
                 position = round((second - self._first) * self._rate)
             try:
                 pieces = resampler.resample(frame)
             except ValueError:  # its sample rate or its channels changed
-                pieces = resampler.resample(None)
+                yield from placed(resampler.resample(None))
                 resampler = self._resampler()
-                pieces += resampler.resample(frame)
-            for piece in pieces:
-                yield position, _bounded(piece)
-                position += piece.samples
-        for piece in resampler.resample(None):
-            yield position, _bounded(piece)
-            position += piece.samples
+                pieces = resampler.resample(frame)
+            yield from placed(pieces)
+        yield from placed(resampler.resample(None))
 
     def _resampler(self) -> av.AudioResampler:
         return av.AudioResampler(format="fltp", layout=self._layout, rate=self._rate)
