@@ -404,7 +404,9 @@ def test_a_copy_keeps_hidden_frames_that_others_need(tmp_path):
     assert decoded(tmp_path / "clip.mkv")[: len(source)] == source
     # Where the file's decoding times are invalid, times come from the decoder, which hides frames.
     with opened(path) as film:
-        times, start, end = clips._times_by_decoding(film, Fraction(0), Fraction(2), None, 0)
+        times, start, end = clips._times_by_decoding(
+            film, clips._Keyframe(Fraction(0), None, 0), Fraction(2)
+        )
     assert None not in times and (start, end) == (0, Fraction(41, 25))
 
 
