@@ -156,11 +156,21 @@ ROW, LANGUAGE = (0x14, 0x70), (0x1C, 0x29)
 )  # fmt: skip
 def test_captions_have_the_times_of_their_commands(parts, expected):
     pairs = [(10 + i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]
-    found = closed_captions._decoded(pairs)
+    found = closed_captions.decode(pairs)
     assert [clean_lines(block.text, "ass") for block in found] == [[text] for *_, text in expected]
     times = [time for block in found for time in block[:2]]
     expected_times = [10 + picture / 30 for row in expected for picture in row[:2]]
     assert times == pytest.approx(expected_times, abs=0.07)  # two pictures
+
+
+def test_track_of_captions_is_read(tmp_path):
+    pairs = caption_pairs(LOAD, ROW, "PURPLE", FLIP, 30, ERASE)
+    lines = [f"00:00:{i // 30:02}:{i % 30:02}\t{pair.hex()}\n\n" for i, pair in enumerate(pairs)]
+    (tmp_path / "a.scc").write_text("".join(["Scenarist_SCC V1.0\n\n", *lines]))
+    found = read_tracks(muxed(tmp_path / "a.mov", tmp_path / "a.scc"))
+    [(start, end, text)] = found
+    assert text == "PURPLE" and found.format == "eia_608"
+    assert (start, end) == pytest.approx((7 / 30, 39 / 30), abs=0.034)  # a picture
 
 
 def captioned(path, lines, codec="libx264"):
