@@ -308,7 +308,9 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
             track = packets[packet.stream.index]
             track.append(_Packet(start, end, bytes(packet), place))
             size += packet.size
-            if size > MAX_SUBTITLE_BYTES or len(track) > MAX_CUES:
+            is_captions = packet.stream.codec_context.name == closed_captions.DECODER
+            limit = closed_captions.MAX_PAIRS if is_captions else MAX_CUES
+            if size > MAX_SUBTITLE_BYTES or len(track) > limit:
                 warnings.append("more subtitles than can be read: the rest is left out")
                 break
 
