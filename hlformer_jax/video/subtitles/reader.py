@@ -29,9 +29,6 @@ from hlformer_jax.video.subtitles.text import (
     merge_repeated,
 )  # fmt: skip
 
-__all__ = ["Cue", "MAX_CUES", "MAX_SUBTITLE_BYTES", "SUFFIXES", "Subtitles", "read_file",
-           "read_tracks"]  # fmt: skip
-
 SUFFIXES = frozenset(
     {".srt", ".vtt", ".ass", ".ssa", ".sub", ".sbv", ".smi", ".sami", ".ttml", ".dfxp"}
 )
