@@ -32,6 +32,7 @@ from hlformer_jax.video.packets import (
     EncoderMessage,
     Timestamps,
     packets_after_seek,
+    read_packets,
     seek_stream,
 )
 from hlformer_jax.video.pixels import Painter
@@ -161,12 +162,18 @@ _LEADS = (Fraction(1), Fraction(20), Fraction(300))
 """Seconds before the clip from which its keyframe is looked for; at last, the whole file."""
 
 
+class _Keyframe(NamedTuple):
+    """The picture with which a copied clip begins, and its place in the file."""
+
+    second: Fraction  # of the video
+    sought: Fraction | None  # second of the video to seek to; None: the start of the file
+    skipped: int  # number of packets from there to the keyframe
+
+
 class _Part(NamedTuple):
     """The packets of a copied clip, in the order of the file."""
 
-    lead: Fraction | None  # seconds before `sought` to seek to; None: to the start of the file
-    sought: Fraction  # second of the video
-    skipped: int  # number of packets from there to the keyframe
+    keyframe: _Keyframe
     times: list[tuple[int, int] | None]  # presentation and decoding times; None for skipped packets
     start: Fraction  # second of the video at which the clip begins
     end: Fraction  # second of the video at which the clip ends
@@ -186,24 +193,25 @@ def _plan(video: Video, first: Fraction, last: Fraction) -> _Part:
         raise fault(video.path, what, _ENCODE)
     if not video.has_steady_clock:
         raise _reset_clock(video)
-    sought, earlier = first, None
+    second, earlier = first, None
     while True:
-        lead, skipped, keyframe = _keyframe(video, sought)
-        times, start, end = _own_times(video, sought, last, lead, skipped) or _times_by_decoding(
-            video, sought, last, lead, skipped
+        keyframe = _find_keyframe(video, second)
+        times, start, end = _own_times(video, keyframe, last) or _times_by_decoding(
+            video, keyframe, last
         )
-        if start <= first + tolerance(video) or keyframe == earlier:
+        if start <= first + tolerance(video) or keyframe.second == earlier:
             break
         # Frames that follow the keyframe in the file are shown before it: take an earlier keyframe.
-        earlier, sought = keyframe, keyframe - video.period / 2
-    if video.stream.codec_context.pix_fmt == "pal8" and (skipped or lead is not None):
+        earlier, second = keyframe.second, keyframe.second - video.period / 2
+    is_first = keyframe.sought is None and not keyframe.skipped
+    if video.stream.codec_context.pix_fmt == "pal8" and not is_first:
         raise fault(video.path, "has a palette, which only its first packet may hold", _ENCODE)
     if end <= first:
         what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
         raise fault(video.path, what, "give a part of the video")
     if start >= last:
         raise _empty_part(video)
-    return _Part(lead, sought, skipped, times, start, end)
+    return _Part(keyframe, times, start, end)
 
 
 def _reset_clock(video: Video) -> VideoError:
@@ -215,55 +223,48 @@ def _empty_part(video: Video) -> VideoError:
     return fault(video.path, "shows nothing in this part yet", "give a later end")
 
 
-def _keyframe(video: Video, first: Fraction) -> tuple[Fraction | None, int, Fraction]:
-    """Find the last keyframe at or before a second, or else the first keyframe of the file.
-
-    Returns:
-      The seconds to seek before that second (None: to the start of the file), the number of packets
-      to skip from there, and the second of the keyframe.
-    """
+def _find_keyframe(video: Video, first: Fraction) -> _Keyframe:
+    """Return the last keyframe at or before a second, or else the first keyframe of the file."""
     by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
     for lead in (*(step for step in _LEADS if step < first), None):
-        keyframe: tuple[int, Fraction] | None = None
+        keyframe: _Keyframe | None = None
+        sought = None if lead is None else first - lead
         with opened(video.path) as source:
-            for count, packet in enumerate(_packets(source, first, lead)):
+            for count, packet in enumerate(_packets(source, sought)):
                 shown = packet.dts if by_decoding else packet.pts
                 if packet.is_keyframe and shown is not None:
                     # The first frame of the file also covers the time before it.
                     is_first = keyframe is None and lead is None
                     if is_first or _second(source, shown) <= first + tolerance(source):
-                        keyframe = count, _second(source, shown)
+                        keyframe = _Keyframe(_second(source, shown), sought, count)
                 sent = shown if packet.dts is None else packet.dts
                 is_past = sent is not None and _second(source, sent) > first
                 if is_past and (keyframe is not None or lead is not None):
                     break
         if keyframe is not None:
-            return lead, *keyframe
+            return keyframe
     what = f"has no keyframe before {float(first):.2f} s"
     raise fault(video.path, what, _ENCODE)
 
 
-def _packets(
-    video: Video, first: Fraction, lead: Fraction | None, skipped: int = 0
-) -> Iterator[av.Packet]:
+def _packets(video: Video, sought: Fraction | None, skipped: int = 0) -> Iterator[av.Packet]:
     """Yield the packets of a newly opened video.
 
     Args:
       video: the video, before any packet is read.
-      first: a second of the video.
-      lead: seconds before `first` at which to begin; None for the start of the file.
-      skipped: number of packets to skip.
+      sought: second of the video to seek to; None: the start of the file.
+      skipped: number of packets to skip from there.
 
     Raises:
       VideoError: if the clock is reset between two packets.
     """
     sent: int | None = None  # decoding time of the packet before
     with name_errors(video.path):
-        packets = video.container.demux(video.stream)
-        if lead is not None:
+        packets = read_packets(video.container, video.stream)
+        if sought is not None:
             packets = packets_after_seek(video.container, video.stream)
-            seek_stream(video.container, video.stream, (video.start or 0) + first - lead)
-        unpacked = _one_frame_each((packet for packet in packets if packet.size), video)
+            seek_stream(video.container, video.stream, (video.start or 0) + sought)
+        unpacked = _one_frame_each(packets, video)
         for count, packet in enumerate(Timestamps(unpacked, video.stream, video.period)):
             if packet.dts is not None:
                 if sent is not None and not is_steady((packet.dts - sent) * video.unit):
@@ -293,9 +294,7 @@ def _second(video: Video, stamp: int) -> Fraction:
 _Times = tuple[list[tuple[int, int] | None], Fraction, Fraction]
 
 
-def _own_times(
-    video: Video, first: Fraction, last: Fraction, lead: Fraction | None, skipped: int
-) -> _Times | None:
+def _own_times(video: Video, keyframe: _Keyframe, last: Fraction) -> _Times | None:
     """Return the timestamps in the file, and the seconds of start and end; None if invalid."""
     if video.container.format.name in WITHOUT_PRESENTATION_TIMES:
         return None
@@ -304,7 +303,7 @@ def _own_times(
     before: int | None = None  # decoding time of the packet before
     period = round(video.period / video.unit)
     with opened(video.path) as source:
-        for packet in _packets(source, first, lead, skipped):
+        for packet in _packets(source, keyframe.sought, keyframe.skipped):
             shown, sent = packet.pts, packet.dts
             if shown is None or sent is None or shown < sent:
                 return None
@@ -322,15 +321,14 @@ def _own_times(
     return times, _second(video, start), _second(video, end)
 
 
-def _times_by_decoding(
-    video: Video, first: Fraction, last: Fraction, lead: Fraction | None, skipped: int
-) -> _Times:
+def _times_by_decoding(video: Video, keyframe: _Keyframe, last: Fraction) -> _Times:
     """Return timestamps from the order in which the decoder returns the frames of the packets."""
     with opened(video.path) as source:
-        shown, lengths = _shown(source, _packets(source, first, lead, skipped), last)
+        packets = _packets(source, keyframe.sought, keyframe.skipped)
+        shown, lengths = _shown(source, packets, last)
     start = shown.get(0)
     if start is None:
-        raise fault(video.path, f"cannot be decoded at {float(first):.2f} s", _ENCODE)
+        raise fault(video.path, f"cannot be decoded at {float(keyframe.second):.2f} s", _ENCODE)
     count = 1 + max((place for place, time in shown.items() if time < last), default=0)
     stamps: list[int | None] = []
     used: set[int] = set()
@@ -429,8 +427,6 @@ _ENCODE = "encode the clip instead of copying it"
 
 def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> None:
     form = CONTAINERS[out.suffix.lower()]
-    options = {} if form == "matroska" else {"movflags": "+faststart"}
-    name = f"file:{os.path.abspath(draft)}"
     streams: list[Stream] = [video.stream]
     # Sound is read by another demuxer, because it may be far from the pictures in the file.
     with opened(video.path) as source, demuxer(video.path) as beside:
@@ -440,8 +436,7 @@ def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> 
             step = 0 if form == "matroska" else 1  # ticks between packets of TrueHD may be none
             sounds = _sounds(video, beside, sound, part.start, min(last, part.end), step)
         try:
-            with av.open(name, "w", format=form, options=options) as clip:
-                _state(clip, video, part.start)
+            with _new_clip(draft, form, video, part.start) as clip:
                 outputs = _outputs(clip, streams)
                 message: EncoderMessage | None = EncoderMessage(video.container, video.stream)
                 for packet in heapq.merge(_pictures(source, part, form), sounds, key=_sent):
@@ -506,7 +501,7 @@ def _pictures(video: Video, part: _Part, form: str) -> Iterator[av.Packet]:
     final = [max(stamps)]  # pictures that last to the end of the clip
     if form != "matroska":  # a picture lasts until the next in the file is decoded
         final.append(stamps[-1])
-    packets = _packets(video, part.sought, part.lead, part.skipped)
+    packets = _packets(video, part.keyframe.sought, part.keyframe.skipped)
     for packet, times in zip(packets, part.times, strict=False):
         if times is not None:
             packet.pts, packet.dts = times
@@ -537,8 +532,8 @@ def _sounds(
     with name_errors(video.path):
         for lead in (*_LEADS, None):
             seek_stream(beside, stream, None if lead is None else first - lead)
-            demux = beside.demux(stream) if lead is None else packets_after_seek(beside, stream)
-            packets = _timed(demux)
+            read = read_packets if lead is None else packets_after_seek
+            packets = _timed(read(beside, stream))
             packet = next(packets, None)
             if packet is None or (packet.pts or 0) * unit <= first:
                 break
@@ -558,9 +553,9 @@ def _timed(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
     """Yield packets of sound; a packet without a timestamp begins where the one before it ends."""
     following: int | None = None
     for packet in packets:
-        if packet.size and packet.pts is None:
+        if packet.pts is None:
             packet.pts = following
-        if packet.size and packet.pts is not None:
+        if packet.pts is not None:
             following = packet.pts + (packet.duration or 0)
             yield packet
 
@@ -598,13 +593,12 @@ def _takes(form: str, path: Path, indices: list[int]) -> bool:
             with av.open(memory, "w", format=form) as clip:
                 outputs = _outputs(clip, streams)
                 times = dict.fromkeys(indices, 0)
-                for packet in itertools.islice(source.demux(*streams), _TRIED_PACKETS):
+                for packet in itertools.islice(read_packets(source, *streams), _TRIED_PACKETS):
                     index = packet.stream.index
-                    if packet.size:
-                        packet.pts = packet.dts = times[index]
-                        times[index] += packet.duration or 1
-                        packet.stream = outputs[index]
-                        clip.mux(packet)
+                    packet.pts = packet.dts = times[index]
+                    times[index] += packet.duration or 1
+                    packet.stream = outputs[index]
+                    clip.mux(packet)
         except (av.FFmpegError, ValueError, OSError):
             return False
     memory.seek(0)
@@ -627,8 +621,13 @@ def _is_readable(clip: Path | io.BytesIO) -> bool:
     return True
 
 
-def _state(container: OutputContainer, video: Video, first: Fraction) -> None:
-    """Write the date and the place of the recording into a clip, if the video states them."""
+def _new_clip(draft: Path, form: str, video: Video, first: Fraction) -> OutputContainer:
+    """Open a new clip that begins at a second of a video.
+
+    It states the date and the place of the recording if the video states them.
+    """
+    options = {} if form == "matroska" else {"movflags": "+faststart"}
+    container = av.open(f"file:{os.path.abspath(draft)}", "w", format=form, options=options)
     if since := recording_time(video.container, video.stream):
         beginning = datetime.fromtimestamp(since + float(first), UTC)
         container.metadata["creation_time"] = beginning.isoformat().replace("+00:00", "Z")
@@ -637,6 +636,7 @@ def _state(container: OutputContainer, video: Video, first: Fraction) -> None:
         if name in stated:
             container.metadata["location"] = stated[name]
             break
+    return container
 
 
 @contextmanager
@@ -657,7 +657,7 @@ def _part_of(
     if not all(map(math.isfinite, (start, end, margin))) or end <= start or margin < 0:
         what = f"cannot be cut from {start} to {end} s with a margin of {margin} s"
         raise fault(path, what, "give an end after the start, and a margin of 0 or more")
-    with name_errors(path), opened(path) as video:
+    with opened(path) as video:
         if out.exists() and out.samefile(path):
             raise fault(path, "would be overwritten by its own clip", "give the clip another name")
         first = max(_exact(start) - _exact(margin), Fraction(0))
@@ -723,12 +723,9 @@ def _encode(
     first: Fraction,
 ) -> None:
     """Write pictures and sound in the order of time, so that few packets wait in memory."""
-    name = f"file:{os.path.abspath(draft)}"
-    options = {} if form == "matroska" else {"movflags": "+faststart"}
-    with av.open(name, "w", format=form, options=options) as container:
+    with _new_clip(draft, form, video, first) as container:
         stream: _Pictures | None = None
         track: _SoundTrack | None = None
-        _state(container, video, first)
         for start, end, image in pictures:
             if stream is None:
                 stream = _Pictures(container, image.shape[1], image.shape[0], 1 / video.period)
@@ -795,7 +792,7 @@ def thumbnail(path: str | Path, time: float, width: int) -> bytes:
     """
     if not math.isfinite(time) or width < 1:
         raise ValueError(f"thumbnail wants a finite time and width >= 1, not {time} and {width}")
-    with name_errors(path), opened(path) as video:
+    with opened(path) as video:
         painter = Painter(video.aspect, width)
         _, _, frame = next(frames_from(video, _exact(max(time, 0))))
         image = Image.fromarray(painter.paint(frame))

@@ -29,6 +29,7 @@ from hlformer_jax.video.packets import (
     WITHOUT_INDEX,
     Timestamps,
     packets_after_seek,
+    read_packets,
 )
 
 MAX_BYTES_SCANNED = 2**27
@@ -185,8 +186,7 @@ def find_recordings(
             container.seek(0, unsupported_byte_offset=True)
     recordings = Recordings(stream, period)
     with until_damage():
-        packets = (packet for packet in container.demux(stream) if packet.size)
-        for packet in Timestamps(packets, stream, period):
+        for packet in Timestamps(read_packets(container, stream), stream, period):
             recordings.add(packet)
     return recordings.finish()
 

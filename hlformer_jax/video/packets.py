@@ -10,10 +10,23 @@ from fractions import Fraction
 import av
 from av.audio.stream import AudioStream
 from av.container import InputContainer
+from av.stream import Stream
 from av.video.stream import VideoStream
 
 WITHOUT_INDEX = frozenset({"mpeg", "mpegts"})
 """Containers without an index and a length; FFmpeg guesses the length from late timestamps."""
+
+
+def read_packets(container: InputContainer, *streams: Stream) -> Iterator[av.Packet]:
+    """Yield the packets of streams from the current position, except empty ones.
+
+    FFmpeg's last packet of a stream is empty, and AVI has empty packets for still frames.
+    """
+    # PyAV raises IndexError at the end of a file in which a damaged packet announced a new stream.
+    with contextlib.suppress(IndexError):
+        for packet in container.demux(*streams):
+            if packet.size:
+                yield packet
 
 
 def seek_stream(
@@ -55,7 +68,7 @@ def packets_after_seek(
     before. After a seek it knows none, and the first that it finds belongs to an incomplete packet.
     In other containers all packets are yielded.
     """
-    packets = container.demux(stream)
+    packets = read_packets(container, stream)
     if container.format.name == "mpeg":
         stamped = 0
         for packet in packets:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from hlformer_jax.video.faults import name_errors
 from hlformer_jax.video.read import NO_FILM, opened
 
 
@@ -28,6 +27,6 @@ def playback(path: str | Path) -> Playback:
     Raises:
       VideoError: if the file has no video that can be decoded, with the reason.
     """
-    with name_errors(path), opened(path) as video:
+    with opened(path) as video:
         tracks = [x for x in video.container.streams.video if not x.disposition & NO_FILM]
         return Playback(float(video.start or 0), tracks[0].index == video.stream.index)

@@ -40,6 +40,7 @@ from hlformer_jax.video.packets import (
     EncoderMessage,
     Timestamps,
     packets_after_seek,
+    read_packets,
     seek_stream,
 )
 from hlformer_jax.video.pixels import Painter
@@ -121,7 +122,8 @@ def opened(path: str | Path) -> Iterator[Video]:
     """Open a video file until the block ends; packets of its other streams are skipped.
 
     Raises:
-      VideoError: if the file has no video that can be decoded, with the reason.
+      VideoError: if the file has no video that can be decoded, with the reason; also for an error
+        of FFmpeg, the disk or the memory in the block.
     """
     path = Path(path)
     with name_errors(path):
@@ -547,16 +549,10 @@ class Decoder:
     def _read(self) -> Iterator[av.Packet]:
         container, stream = self._video.container, self._video.stream
         try:
-            packets = (
-                container.demux(stream)
-                if self._is_at_start
-                else packets_after_seek(container, stream)
-            )
-            for packet in packets:
-                # FFmpeg's last packet is empty; AVI has empty packets for still frames.
-                if packet.size:
-                    self.packets += 1
-                    yield packet
+            read = read_packets if self._is_at_start else packets_after_seek
+            for packet in read(container, stream):
+                self.packets += 1
+                yield packet
         except (av.FFmpegError, OSError) as error:
             if is_of_disk(error):
                 raise
@@ -671,7 +667,7 @@ class Samples(Iterator[Frame]):
         self._frames.close()
 
     def _decode(self) -> Generator[Frame, None, None]:
-        with name_errors(self._path), opened(self._path) as video:
+        with opened(self._path) as video:
             decoder = Decoder(video, self._any_instant)
             painter = Painter(video.aspect, self._size)
             shown: tuple[Fraction, av.VideoFrame] | None = None
@@ -760,24 +756,23 @@ def probe(path: str | Path) -> Info:
     Raises:
       VideoError: if the file cannot be read, or none of its frames can be decoded.
     """
-    with name_errors(path):
+    with opened(path) as video:
+        decoder = Decoder(video)
+        height, width = 0, 0
+        for _, frame in decoder:
+            height, width, _ = Painter(video.aspect).paint(frame).shape
+            break
+        decoder.check()
+        duration, stream, container = _stated(video), video.stream, video.container
+        info = Info(
+            float(duration or 0), width, height, float(1 / video.period),
+            stream.codec_context.codec.canonical_name, float(video.start or 0),
+            recording_time(container, stream), _timecode(video), bool(container.streams.audio),
+            float(stream.base_rate or 0), _is_variable(stream),
+        )  # fmt: skip
+    if duration is None:
         with opened(path) as video:
-            decoder = Decoder(video)
-            height, width = 0, 0
-            for _, frame in decoder:
-                height, width, _ = Painter(video.aspect).paint(frame).shape
-                break
-            decoder.check()
-            duration, stream, container = _stated(video), video.stream, video.container
-            info = Info(
-                float(duration or 0), width, height, float(1 / video.period),
-                stream.codec_context.codec.canonical_name, float(video.start or 0),
-                recording_time(container, stream), _timecode(video), bool(container.streams.audio),
-                float(stream.base_rate or 0), _is_variable(stream),
-            )  # fmt: skip
-        if duration is None:
-            with opened(path) as video:
-                info = info._replace(duration=float(_counted(video)))
+            info = info._replace(duration=float(_counted(video)))
     return info
 
 
@@ -829,7 +824,7 @@ def _counted(video: Video) -> Fraction:
     """Return the seconds from second 0 to the end of the last packet, by reading all packets."""
     end, length = Fraction(0), Fraction(0)
     with until_damage():
-        packets = (packet for packet in video.container.demux(video.stream) if packet.size)
+        packets = read_packets(video.container, video.stream)
         for packet in Timestamps(packets, video.stream, video.period):
             duration = packet.duration * video.unit if packet.duration else video.period
             length += duration

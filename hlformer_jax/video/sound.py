@@ -7,6 +7,7 @@ the clock of the pictures was reset, the sound is shifted with them. If only the
 sound jump back, or forward by more than `LONGEST_GAP`, the sound continues without a gap.
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -22,7 +23,7 @@ from jaxtyping import Float32
 from hlformer_jax.errors import is_of_disk
 from hlformer_jax.video.clocks import DISORDER, shifted
 from hlformer_jax.video.faults import explain, fault
-from hlformer_jax.video.packets import seek_stream
+from hlformer_jax.video.packets import read_packets, seek_stream
 from hlformer_jax.video.read import LONGEST_GAP, Video, demuxer
 
 Waveform = Float32[np.ndarray, "channels samples"]
@@ -178,28 +179,26 @@ class Sound:
         """Yield blocks of samples, each with the position of its first sample."""
         resampler = self._resampler()
         position = 0
-        for second, frame in self._timed():
-            pieces = []
-            if second is not None:
-                pieces = resampler.resample(None)
-                resampler = self._resampler()
+
+        def placed(pieces: list[av.AudioFrame]) -> Iterator[tuple[int, Waveform]]:
+            nonlocal position
             for piece in pieces:
                 yield position, _bounded(piece)
                 position += piece.samples
+
+        for second, frame in self._timed():
             if second is not None:
+                yield from placed(resampler.resample(None))
+                resampler = self._resampler()
                 position = round((second - self._first) * self._rate)
             try:
                 pieces = resampler.resample(frame)
             except ValueError:  # its sample rate or its channels changed
-                pieces = resampler.resample(None)
+                yield from placed(resampler.resample(None))
                 resampler = self._resampler()
-                pieces += resampler.resample(frame)
-            for piece in pieces:
-                yield position, _bounded(piece)
-                position += piece.samples
-        for piece in resampler.resample(None):
-            yield position, _bounded(piece)
-            position += piece.samples
+                pieces = resampler.resample(frame)
+            yield from placed(pieces)
+        yield from placed(resampler.resample(None))
 
     def _resampler(self) -> av.AudioResampler:
         return av.AudioResampler(format="fltp", layout=self._layout, rate=self._rate)
@@ -272,14 +271,14 @@ class Sound:
     def _frames(self) -> Iterator[av.AudioFrame]:
         """Decode frame by frame; packets that cannot be decoded are left out."""
         length = Fraction(0)  # seconds of the last packet that could be decoded
-        for packet in self._packets():
-            self.packets += bool(packet.size)
+        for packet in itertools.chain(self._packets(), [None]):  # None: flush the decoder
+            self.packets += packet is not None
             try:
                 frames = self._stream.decode(packet)
             except MemoryError:
                 raise
             except (av.FFmpegError, ValueError):
-                if packet.size:
+                if packet is not None:
                     ticks, unit = packet.duration, packet.time_base
                     self._lost += ticks * unit if ticks and unit else length
                 continue
@@ -299,7 +298,7 @@ class Sound:
         beginning = self._zero + self._first - _SEEK_MARGIN
         while True:
             try:
-                packets = self._container.demux(self._stream)
+                packets = read_packets(self._container, self._stream)
                 for packet in shifted(packets, self._video.recordings):
                     errors = 0
                     stamp, tick = packet.pts, packet.time_base

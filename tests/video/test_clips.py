@@ -200,12 +200,11 @@ def picture_of(content):
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi", "a.h264"])
-@pytest.mark.parametrize(
-    ("time", "number"), [(-1, 0), (0, 0), (1.0, 12), (1.99, 23), (2.5, 30), (2.99, 35), (60, 35)]
-)
-def test_thumbnail_is_the_frame_shown_at_its_second(tmp_path, name, time, number):
+def test_thumbnail_is_the_frame_shown_at_its_second(tmp_path, name):
     path = videos.write(tmp_path / name, gop_size=9)
-    assert videos.number(picture_of(video.thumbnail(path, time, 64))) == number
+    shown_at = {-1: 0, 0: 0, 1.0: 12, 1.99: 23, 2.5: 30, 2.99: 35, 60: 35}
+    for time, number in shown_at.items():
+        assert videos.number(picture_of(video.thumbnail(path, time, 64))) == number
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi"])
@@ -404,7 +403,9 @@ def test_a_copy_keeps_hidden_frames_that_others_need(tmp_path):
     assert decoded(tmp_path / "clip.mkv")[: len(source)] == source
     # Where the file's decoding times are invalid, times come from the decoder, which hides frames.
     with opened(path) as film:
-        times, start, end = clips._times_by_decoding(film, Fraction(0), Fraction(2), None, 0)
+        times, start, end = clips._times_by_decoding(
+            film, clips._Keyframe(Fraction(0), None, 0), Fraction(2)
+        )
     assert None not in times and (start, end) == (0, Fraction(41, 25))
 
 

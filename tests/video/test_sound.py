@@ -1,5 +1,6 @@
 """Sound: the track that is taken, and samples at their times whatever the file has."""
 
+import re
 from fractions import Fraction
 
 import av
@@ -113,6 +114,18 @@ def test_flv_whose_sound_begins_late_keeps_its_beginning(tmp_path, first):
     path = videos.write(tmp_path / "a.flv", frames=60, **tone)
     samples, _ = heard(path, first=Fraction(first), seconds=1)
     assert begins(samples) == pytest.approx([max(1 - float(first), 0)], abs=0.05)
+
+
+def test_damaged_packet_that_announces_a_stream_costs_nothing_else(tmp_path):
+    tone = {"sound": (0, 10), "sound_codec": "libmp3lame", "sound_rate": 44_100}
+    path = videos.write(tmp_path / "a.flv", "flv1", frames=120, **tone)
+    times, (sounding, _) = [frame.time for frame in video.sample(path)], heard(path)
+    content = bytearray(path.read_bytes())
+    tags = [match.end() for match in re.finditer(rb"\x08.{6}\0{4}(?=\x2e)", content, re.DOTALL)]
+    content[tags[200]] = 0x1E  # ADPCM instead of MP3
+    path.write_bytes(bytes(content))
+    assert [frame.time for frame in video.sample(path)] == times
+    assert len(heard(path)[0]) == pytest.approx(len(sounding), abs=100)
 
 
 def change_times(monkeypatch, change):

@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 from hlformer_jax.video import VideoError, sample, subtitles
-from hlformer_jax.video.subtitles import charset, read_file, read_tracks, reader
+from hlformer_jax.video.subtitles import (
+    charset,
+    closed_captions,
+    read_file,
+    read_tracks,
+    reader,
+)
+from hlformer_jax.video.subtitles.text import clean_lines
 
 TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
 SRT = (
@@ -108,25 +115,68 @@ def test_packets_of_mp4_text_are_utf8_or_utf16():
         assert [block.text for block in blocks] == texts
 
 
-def caption_pairs(lines, pause):
-    """Return the pairs of bytes of captions that roll up, one for each picture."""
+def caption_pairs(*parts):
+    """Return pairs of bytes, one for each picture.
+
+    A part is a text, a command (which is sent twice), or the number of pictures of a pause.
+    """
 
     def with_parity(value):
         return value | (0x80 if value.bit_count() % 2 == 0 else 0)
 
-    pairs = [(0x14, 0x25)] * 2  # roll up two rows
-    for line in lines:
-        pairs += [(0x14, 0x2D)] * 2 + [(0x14, 0x70)] * 2
-        text = line + " " * (len(line) % 2)
-        pairs += [(ord(a), ord(b)) for a, b in zip(text[::2], text[1::2], strict=True)]
-        pairs += [(0, 0)] * pause
-    pairs += [(0x14, 0x2C)] * 2
+    pairs = []
+    for part in parts:
+        if isinstance(part, int):
+            pairs += [(0, 0)] * part
+        elif isinstance(part, tuple):
+            pairs += [part] * 2
+        else:
+            text = part + " " * (len(part) % 2)
+            pairs += [(ord(a), ord(b)) for a, b in zip(text[::2], text[1::2], strict=True)]
     return [bytes(map(with_parity, pair)) for pair in pairs]
+
+
+LOAD, ROLL, PAINT, ERASE, FEED, FLIP = ((0x14, low) for low in (0x20, 0x25, 0x29, 0x2C, 0x2D, 0x2F))
+ROW, LANGUAGE = (0x14, 0x70), (0x1C, 0x29)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([LOAD, ROW, "ONE", FLIP, 60, ERASE], [(6, 70, "ONE")]),
+        ([ROLL, FEED, ROW, "ONE", 60], [(2, 67, "ONE")]),  # nothing erases the last caption
+        (
+            [PAINT, ROW, "ONE", 60, ERASE, 90, PAINT, ROW, "TWO", 60],
+            [(0, 66, "ONE"), (158, 223, "TWO")],
+        ),
+        ([PAINT, ROW, "ONE ", LANGUAGE, "ZWEI", PAINT, "TWO", 60], [(0, 73, "ONE TWO")]),
+        ([90], []),
+    ],
+    ids=["loaded", "rolled up", "painted", "second channel", "empty"],
+)  # fmt: skip
+def test_captions_have_the_times_of_their_commands(parts, expected):
+    pairs = [(10 + i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]
+    found = closed_captions.decode(pairs)
+    assert [clean_lines(block.text, "ass") for block in found] == [[text] for *_, text in expected]
+    times = [time for block in found for time in block[:2]]
+    expected_times = [10 + picture / 30 for row in expected for picture in row[:2]]
+    assert times == pytest.approx(expected_times, abs=0.07)  # two pictures
+
+
+def test_track_of_captions_is_read(tmp_path):
+    pairs = caption_pairs(LOAD, ROW, "PURPLE", FLIP, 30, ERASE)
+    lines = [f"00:00:{i // 30:02}:{i % 30:02}\t{pair.hex()}\n\n" for i, pair in enumerate(pairs)]
+    (tmp_path / "a.scc").write_text("".join(["Scenarist_SCC V1.0\n\n", *lines]))
+    found = read_tracks(muxed(tmp_path / "a.mov", tmp_path / "a.scc"))
+    [(start, end, text)] = found
+    assert text == "PURPLE" and found.format == "eia_608"
+    assert (start, end) == pytest.approx((7 / 30, 39 / 30), abs=0.034)  # a picture
 
 
 def captioned(path, lines, codec="libx264"):
     """Write a video with captions in its pictures."""
-    pairs = caption_pairs(lines, 30)
+    parts = [part for line in lines for part in (FEED, ROW, line, 30)]
+    pairs = caption_pairs(ROLL, *parts, ERASE)
     with av.open(str(path), "w") as out:
         film = out.add_stream(codec, rate=30)
         film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
@@ -347,11 +397,9 @@ WEB = "00:01.000 --> 00:03.000\npurple elephant\n\n00:05.000 --> 00:06.000\ngree
         ("WEBVTT\n\n" + WEB.replace(".000 -->", " -->").replace("3.000", "3"), 0),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["a.vtt", "a.srt", "a.ass"])
-def test_webvtt_ignores_other_paragraphs_between_cues(tmp_path, text, skipped, name):
-    if not text.lstrip("\ufeff").lower().startswith("webvtt") and name != "a.vtt":
-        name = "b.vtt"
-    found = read(tmp_path, text, name)
+def test_webvtt_ignores_other_paragraphs_between_cues(tmp_path, text, skipped):
+    has_header = text.lstrip("\ufeff").lower().startswith("webvtt")
+    found = read(tmp_path, text, "a.ass" if has_header else "a.vtt")
     assert rows(found) == [ONE, FIVE] and found.format == "vtt"
     assert found.skipped == skipped
 

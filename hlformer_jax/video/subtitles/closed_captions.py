@@ -1,25 +1,27 @@
 """Closed captions (CEA-608) in the pictures of broadcasts and DVDs.
 
 Captions are pairs of bytes in the packets of H.264, HEVC and MPEG-2, next to the picture, so no
-picture has to be decoded. FFmpeg decodes the pairs, which it gets as a Scenarist file.
+picture has to be decoded. FFmpeg decodes the pairs.
 """
 
 import contextlib
-import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import av
 from av.stream import Discard
 
 from hlformer_jax.video.clocks import Recordings
-from hlformer_jax.video.packets import Timestamps
+from hlformer_jax.video.packets import Timestamps, read_packets
 from hlformer_jax.video.read import opened
 from hlformer_jax.video.subtitles.text import Block
 
 CODECS = frozenset({"h264", "hevc", "mpeg2video"})
 """FFmpeg's names of the video codecs that can carry captions."""
+
+DECODER = "cc_dec"
+"""FFmpeg's name of the decoder of captions."""
 
 PROBED_PACKETS = 300
 """Number of video packets that are searched for a first pair, which may be an empty one."""
@@ -30,6 +32,12 @@ MAX_PAIRS = 2**22
 _MARK = re.compile(rb"GA94\x03|\x00\x00\x01\xb2CC\x01\xf8", re.DOTALL)
 _EMULATION = re.compile(rb"\x00\x00\x03(?=[\x00-\x03])")
 _PICTURE_SECONDS = 1001 / 30_000
+
+FIRST_FIELD, SECOND_FIELD = 4, 5
+"""Flags of a valid pair of a field, which are the last three bits of the byte before it."""
+
+_LONGEST = 3600
+"""Seconds up to which the end of a caption is believed."""
 
 
 def read_captions(path: str | Path) -> list[Block]:
@@ -46,7 +54,7 @@ def read_captions(path: str | Path) -> list[Block]:
         video.stream.discard = Discard.default
         zero, recordings = video.start or 0, Recordings(video.stream, video.period)
         with contextlib.suppress(av.error.InvalidDataError):  # decoding the frames reports it
-            packets = (packet for packet in video.container.demux(video.stream) if packet.size)
+            packets = read_packets(video.container, video.stream)
             for count, packet in enumerate(Timestamps(packets, video.stream, video.period)):
                 if count >= PROBED_PACKETS and not pairs or len(pairs) >= MAX_PAIRS:
                     break
@@ -56,16 +64,7 @@ def read_captions(path: str | Path) -> list[Block]:
                     pairs += ((number, *pair) for pair in _pairs(bytes(packet), time, is_escaped))
     pairs.sort(key=lambda item: item[:2])  # packets come in decoding order
     shifts = [float(recording.shift) for recording in recordings.finish()]
-    return _decoded(
-        [
-            (second + shifts[number], pair)
-            for number, second, pair in pairs
-            if pair.translate(_WITHOUT_PARITY) != b"\0\0"
-        ]
-    )
-
-
-_WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
+    return decode([(second + shifts[number], pair) for number, second, pair in pairs])
 
 
 def _pairs(content: bytes, time: float, is_escaped: bool) -> Iterator[tuple[float, bytes]]:
@@ -75,55 +74,61 @@ def _pairs(content: bytes, time: float, is_escaped: bool) -> Iterator[tuple[floa
         if mark[0].startswith(b"GA94"):
             if is_escaped:
                 data = _EMULATION.sub(b"\0\0", data)
-            for i in range(2, 2 + 3 * (data[0] & 31 if data else 0), 3):
-                if len(data) >= i + 3 and data[i] & 7 == 4:  # valid, of the first field
-                    yield time, data[i + 1 : i + 3]
+            count = data[0] & 31 if data else 0
+            yield from ((time, pair) for pair in pairs_of(data[2 : 2 + 3 * count]))
         else:  # a DVD stores all pairs of a group of pictures before it
-            count = 0
-            for i in range(1, 1 + 3 * (data[0] & 63 if data else 0), 3):
-                if len(data) >= i + 3 and data[i] == 0xFF:
-                    yield time + count * _PICTURE_SECONDS, data[i + 1 : i + 3]
-                    count += 1
+            count = data[0] & 63 if data else 0
+            pairs = pairs_of(data[1 : 1 + 3 * count], 0xFF, 0xFF)
+            yield from ((time + i * _PICTURE_SECONDS, pair) for i, pair in enumerate(pairs))
 
 
-def _decoded(pairs: list[tuple[float, bytes]]) -> list[Block]:
-    """Decode pairs of bytes with their seconds to blocks."""
+def pairs_of(data: bytes, mark: int = FIRST_FIELD, mask: int = 7) -> list[bytes]:
+    """Return the pairs of bytes with a mark, of which each has a byte of flags before it."""
+    places = range(0, len(data) - 2, 3)
+    return [data[i + 1 : i + 3] for i in places if data[i] & mask == mark]
+
+
+_WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
+
+_COMMAND = 0x14
+"""First byte of the commands of the first channel, whose second bytes follow."""
+
+_ROLL_UP, _PAINT = range(0x25, 0x28), 0x29
+_ERASE, _FEED, _FLIP = 0x2C, 0x2D, 0x2F
+
+_ERASING_PAIR = b"\x94\x2c"  # with parity
+
+
+def decode(pairs: Sequence[tuple[float, bytes]]) -> list[Block]:
+    """Decode the first channel of pairs of bytes with their seconds to blocks.
+
+    FFmpeg's decoder returns a caption with the command that erases it, scrolls it up, or shows
+    another one. It mixes the channels, so it gets the first one alone.
+    """
     if not pairs:
         return []
-    lines = ["Scenarist_SCC V1.0", ""]
-    for time, pair in pairs:
-        frames = round(max(time, 0.0) * 30)
-        second, frame = divmod(frames, 30)
-        clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}:{frame:02}"
-        if lines[-1].startswith(clock):
-            lines[-1] += f" {pair.hex()}"
-        else:
-            lines += [f"{clock}\t{pair.hex()}"]
-    content = io.BytesIO("\n\n".join([*lines, ""]).encode())
-    with av.open(content, "r", format="scc") as container:
-        stream = container.streams.subtitles[0]
-        blocks: list[Block] = []
-        for packet in container.demux(stream):
-            blocks += decoded_blocks(stream, packet, 0.0)
+    decoder = av.CodecContext.create(DECODER, "r")
+    blocks: list[Block] = []
+    start = pairs[0][0]  # second from which on the present captions are shown
+    is_first = is_blank = True  # whether the channel is the first, and no caption is shown
+    before = b""
+    for time, pair in [*pairs, (pairs[-1][0], _ERASING_PAIR)]:
+        high, low = pair.translate(_WITHOUT_PARITY)
+        if 0x10 <= high < 0x20:
+            is_first = high < 0x18
+        if not is_first or high == low == 0:
+            continue
+        shown = decoder.decode2(av.Packet(b"\xfc" + pair))  # type: ignore[attr-defined]
+        end = time if start < time < start + _LONGEST else None
+        for line in shown or ():
+            if time > 0:
+                text = line.dialogue.decode(errors="replace")
+                blocks.append(Block(max(start, 0.0), end, text))
+        if high != _COMMAND:
+            is_blank = False
+        elif pair != before:  # each command is sent twice
+            if low in (_ERASE, _FEED, _FLIP) or is_blank and (low in _ROLL_UP or low == _PAINT):
+                start = time
+            is_blank = low == _ERASE or is_blank and low != _FLIP
+        before = pair
     return blocks
-
-
-def decoded_blocks(stream: av.stream.Stream, packet: av.Packet, zero: float) -> list[Block]:
-    """Decode one packet of a caption stream to blocks with times.
-
-    Args:
-      stream: a stream of FFmpeg's codec eia_608.
-      packet: the next packet of the stream.
-      zero: timestamp of second 0, in seconds.
-    """
-    shown = stream.codec_context.decode2(packet)  # type: ignore[attr-defined]
-    if not shown or shown.pts is None:
-        return []
-    start = shown.pts / 1_000_000 - zero
-    length = shown.end_display_time / 1000
-    end = start + length if 0 < length < 3600 else None
-    return [
-        Block(max(start, 0.0), end, line.dialogue.decode(errors="replace"))
-        for line in shown
-        if end is None or end > 0
-    ]

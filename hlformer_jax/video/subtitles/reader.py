@@ -18,7 +18,7 @@ from av.stream import Discard
 from hlformer_jax import files
 from hlformer_jax.video.clocks import Recordings, Shifts
 from hlformer_jax.video.faults import VideoError, fault, name_errors
-from hlformer_jax.video.packets import Timestamps
+from hlformer_jax.video.packets import Timestamps, read_packets
 from hlformer_jax.video.read import Video, opened
 from hlformer_jax.video.subtitles import charset, closed_captions, formats, ttml
 from hlformer_jax.video.subtitles.text import (
@@ -28,9 +28,6 @@ from hlformer_jax.video.subtitles.text import (
     clean_lines,
     merge_repeated,
 )  # fmt: skip
-
-__all__ = ["Cue", "MAX_CUES", "MAX_SUBTITLE_BYTES", "SUFFIXES", "Subtitles", "read_file",
-           "read_tracks"]  # fmt: skip
 
 SUFFIXES = frozenset(
     {".srt", ".vtt", ".ass", ".ssa", ".sub", ".sbv", ".smi", ".sami", ".ttml", ".dfxp"}
@@ -218,16 +215,11 @@ def _counted(number: int, noun: str) -> str:
 
 # Tracks in a container
 
-_PLAIN_CODECS = {
+_CODECS = {
     "subrip": "tags", "srt": "tags", "text": "tags", "mov_text": "tags", "webvtt": "vtt",
-    "ass": "ass", "ssa": "ass",
+    "ass": "ass", "ssa": "ass", closed_captions.DECODER: "ass",
 }  # fmt: skip
-"""FFmpeg's names of codecs whose packets are text, with the kind of their markup."""
-
-_DECODED_CODECS = frozenset(
-    "eia_608 jacosub microdvd mpl2 pjs realtext sami stl subviewer subviewer1 vplayer".split()
-)
-"""FFmpeg's names of further text codecs, which FFmpeg decodes to SubStation Alpha."""
+"""FFmpeg's names of decoders of tracks that are read, with the kind of their markup."""
 
 
 def read_tracks(path: str | Path) -> Subtitles:
@@ -242,8 +234,7 @@ def read_tracks(path: str | Path) -> Subtitles:
         streams = [
             stream
             for stream in video.container.streams.subtitles
-            if stream.codec_context is not None
-            and stream.codec_context.name in _PLAIN_CODECS.keys() | _DECODED_CODECS
+            if stream.codec_context is not None and stream.codec_context.name in _CODECS
         ]
         codecs = {stream.index: stream.codec_context.name for stream in streams}
         for stream in streams:
@@ -254,7 +245,7 @@ def read_tracks(path: str | Path) -> Subtitles:
     encodings: dict[str, None] = {}
     for index, codec in codecs.items():
         blocks, wrong, encoding, doubt = _blocks(packets[index], codec)
-        track_cues, lines = _finished(blocks, _PLAIN_CODECS.get(codec, "ass"), wrong)
+        track_cues, lines = _finished(blocks, _CODECS[codec], wrong)
         cues += track_cues
         skipped += wrong
         warnings += [line for line in (*lines, doubt) if line and line not in warnings]
@@ -262,20 +253,20 @@ def read_tracks(path: str | Path) -> Subtitles:
     captions = closed_captions.read_captions(path)
     if captions:
         cues += _finished(captions, "ass", 0)[0]
-        codecs[-1] = "eia_608"
-    names = ", ".join(dict.fromkeys(codecs.values()))
+        codecs[-1] = closed_captions.DECODER
+    names = ", ".join(dict.fromkeys(codecs.values())).replace(closed_captions.DECODER, "eia_608")
     encoding = ", ".join(encodings) or "utf-8"
     return Subtitles(tuple(sorted(set(cues))), names, encoding, skipped, tuple(warnings))
 
 
+@dataclass(slots=True)
 class _Packet:
     """The times and the content of one packet of a track."""
 
-    __slots__ = ("content", "end", "place", "start")
-
-    def __init__(self, start: float, end: float | None, content: bytes, place: int) -> None:
-        self.start, self.end, self.content = start, end, content
-        self.place = place  # its byte in the file
+    start: float
+    end: float | None
+    content: bytes
+    place: int  # its byte in the file
 
     def shift(self, seconds: float) -> None:
         """Make it so many seconds later."""
@@ -296,41 +287,27 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
     if not packets:
         return packets, []
     zero, finder = float(video.start or 0), Recordings(video.stream, video.period)
-    size = unreadable = place = 0
+    size = place = 0
     warnings = []
 
     def pictures() -> Iterator[av.Packet]:
         """Yield the packets of the pictures; put those of the tracks into `packets`."""
-        nonlocal size, unreadable, place
-        for packet in video.container.demux([*streams, *film]):
+        nonlocal size, place
+        for packet in read_packets(video.container, *streams, *film):
             place = place if packet.pos is None else packet.pos
             if packet.stream.index == video.stream.index:
-                if packet.size:
-                    yield packet
+                yield packet
                 continue
-            if packet.pts is None or not packet.size:
+            if packet.pts is None:
                 continue
             start = float(packet.pts * packet.time_base) - zero
             end = start + float(packet.duration * packet.time_base) if packet.duration else None
             track = packets[packet.stream.index]
-            if packet.stream.codec_context.name == "eia_608":
-                track += [
-                    _Packet(block.start, block.end, block.text.encode(), place)
-                    for block in closed_captions.decoded_blocks(packet.stream, packet, zero)
-                ]
-                continue
-            if packet.stream.codec_context.name in _PLAIN_CODECS:
-                contents = [bytes(packet)]
-            else:
-                try:
-                    lines: list[Any] = packet.decode()
-                    contents = [line.dialogue for line in lines]
-                except av.FFmpegError:
-                    contents = []
-                    unreadable += 1
-            track += [_Packet(start, end, content, place) for content in contents]
+            track.append(_Packet(start, end, bytes(packet), place))
             size += packet.size
-            if size > MAX_SUBTITLE_BYTES or len(track) > MAX_CUES:
+            is_captions = packet.stream.codec_context.name == closed_captions.DECODER
+            limit = closed_captions.MAX_PAIRS if is_captions else MAX_CUES
+            if size > MAX_SUBTITLE_BYTES or len(track) > limit:
                 warnings.append("more subtitles than can be read: the rest is left out")
                 break
 
@@ -346,13 +323,13 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
             shifts = Shifts(recordings)
             for item in track:
                 item.shift(float(shifts.next(item.place, Fraction(item.start + zero))))
-    if unreadable:
-        warnings.append(f"{_counted(unreadable, 'packet')} of subtitles could not be decoded")
     return packets, warnings
 
 
 def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, str, str]:
     """Return a track's blocks, number of unreadable packets, encoding, and warning about it."""
+    if codec == closed_captions.DECODER:
+        return closed_captions.decode(_caption_pairs(packets)), 0, "utf-8", ""
     contents = [packet.content for packet in packets]
     if codec == "mov_text":  # two bytes of length before the text, and styles after it
         contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
@@ -377,3 +354,16 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, s
             continue
         blocks.append(Block(max(packet.start, 0.0), end, text))
     return blocks, wrong, encoding, charset.doubt(joined, encoding)
+
+
+def _caption_pairs(packets: Sequence[_Packet]) -> list[tuple[float, bytes]]:
+    """Return the pairs of bytes of a caption track's first field, or else of its second field."""
+    for field in (closed_captions.FIRST_FIELD, closed_captions.SECOND_FIELD):
+        pairs = [
+            (packet.start, pair)
+            for packet in packets
+            for pair in closed_captions.pairs_of(packet.content, field)
+        ]
+        if pairs:
+            return pairs
+    return []
