@@ -100,15 +100,16 @@ class PreparedVideos:
             raise IndexError(f"video {index} of {len(self)}")
         with explained_damage(self._builder.data_dir):
             example = self._source()[int(index) % len(self)]
-        return VideoRecord(
-            example["video_id"].decode(),
-            example["frames"],
-            [caption.decode() for caption in example["caption_ids"]],
-            [sentence.decode() for sentence in example["sentences"]],
-            example["words"],
-            example["word_counts"],
-            *((example["teacher_frames"], example["teacher_captions"]) if self.teacher_dim else ()),
-        )
+            taught = ("teacher_frames", "teacher_captions") if self.teacher_dim else ()
+            return VideoRecord(
+                example["video_id"].decode(),
+                example["frames"],
+                [caption.decode() for caption in example["caption_ids"]],
+                [sentence.decode() for sentence in example["sentences"]],
+                example["words"],
+                example["word_counts"],
+                *(example[name] for name in taught),
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state without open files."""
