@@ -582,20 +582,19 @@ class _ZeroRows:
     def __init__(self, rows: str, items: str, num_items: int, num_rows: int) -> None:
         self._names = rows, items  # such as frames and videos
         self._limits = MAX_ZERO_ROWS * num_rows, max(1.0, MAX_ZERO_ITEMS * num_items)
-        self._read = [0, 0]  # rows and items
-        self._zero = [0, 0]
+        self._read = np.zeros(2, np.int64)  # rows and items
+        self._zero = np.zeros(2, np.int64)
         self._first = ""  # description of the first zero row
 
     def add(self, values: np.ndarray, describe: Callable[[int], str]) -> None:
         """Count the zero rows of one item; raise a DataError if there are too many."""
         nonzero = values.any(axis=1)
-        zero = len(values) - int(np.count_nonzero(nonzero))
-        self._read = [self._read[0] + len(values), self._read[1] + 1]
-        if not zero:
+        self._read += len(values), 1
+        if nonzero.all():
             return
         self._first = self._first or describe(int(np.argmin(nonzero)))
-        self._zero = [self._zero[0] + zero, self._zero[1] + (zero == len(values))]
-        if any(count > limit for count, limit in zip(self._zero, self._limits, strict=True)):
+        self._zero += int(np.count_nonzero(~nonzero)), int(not nonzero.any())
+        if np.any(self._zero > self._limits):
             raise DataError(
                 f"{self._summary()} so far, as after an interrupted download or in data that"
                 " were never written; download the file again"
