@@ -5,6 +5,7 @@ Files are written as torch.save does, without PyTorch, the hostile ones instruct
 
 import collections
 import contextlib
+import functools
 import io
 import json
 import math
@@ -264,7 +265,10 @@ def test_validation_metric_is_read_if_it_is_one(content, saved, tmp_path, metric
     assert conversion.convert(FILE, tmp_path / "out").get("validation_SumR") == sum_recall
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan, 2**2000, -1, "4", True, [4]])
+DOUBLED_TUPLE = functools.reduce(lambda x, _: (x, x), range(64), ())
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 2**2000, -1, "4", True, [4], DOUBLED_TUPLE])
 def test_impossible_option_is_refused(content, saved, tmp_path, value):
     content["config"]["map_size"] = value
     with pytest.raises(ConversionError, match="option map_size"):
@@ -750,20 +754,42 @@ def test_names_of_a_file_are_escaped_and_shortened(path):
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 
 
+def tensor(offset=b"K\x00", size=b"K\x01", stride=b"K\x00\x85"):
+    return REBUILD + b"(" + STORAGE + offset + size + b"\x85" + stride + b"\x89}tR"
+
+
+HUGE = tensor(size=b"\x8a\x05" + (2**34).to_bytes(5, "little"))
+"""A tensor of 2^34 elements that are all the same four bytes of the file."""
+
+DTYPE = named("numpy", "dtype") + text("f4") + b"\x89\x88\x87R"
+DOUBLED = b")" + b"q\x00h\x00\x86" * 64
+
 BOMBS = {
     "large memo index": b"r\xff\xff\xff\xffN",
     "large frame": b"\x95" + b"\xff" * 7 + b"\x7fN",
     "large text": b"X\xff\xff\xff\xff",
     "nested lists": b"]" * 100_000 + b"a" * 99_999,
     "doubled tuple": b")" + b"q\x00h\x00\x86" * 10_000,
-    "doubled tuple as a key": b"})" + b"q\x00h\x00\x86" * 64 + b"K\x01s",
+    "doubled tuple as a key": b"}" + DOUBLED + b"K\x01s",
+    "doubled tuple as a byte order": DTYPE + b"(K\x03" + DOUBLED + b"tb",
+    "tensor as a byte order": DTYPE + b"(K\x03" + HUGE + b"tb",
+    "tensor as a size": named("torch", "Size") + HUGE + b"\x85R",
+    "list as many sizes": b"](" + b"N" * 400_000 + b"eq\x01" + named("torch", "Size") + b"q\x02"
+    b"(" + b"h\x02h\x01\x85R" * 100 + b"t",
+    "tensor as arguments": named("torch._utils", "_rebuild_parameter") + HUGE + b"R",
+    "tensor as arguments of a class": SCHEDULE + HUGE + b"\x81",
+    "tensor as strides": tensor(stride=HUGE),
+    "tensor as a stride": tensor(stride=HUGE + b"\x85"),
+    "tensor as an offset": tensor(offset=HUGE),
+    "tensor as a codec": named("_codecs", "encode") + text("a") + HUGE + b"\x86R",
+    "tensor as the tag of a storage": b"(" + HUGE + STORAGE[1:],
 }
 """Values that would take gigabytes, hours or the stack if they were built naively."""
 
 
 @pytest.mark.parametrize("case", BOMBS)
 def test_small_file_takes_little_memory(path, case):
-    write_zip(path, inside(BOMBS[case]))
+    write_zip(path, inside(BOMBS[case]), {"0": bytes(4)})
     tracemalloc.start()
     try:
         with contextlib.suppress(TorchFileError):

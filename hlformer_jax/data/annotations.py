@@ -823,9 +823,9 @@ def _spans_by_caption(path: Path, text: str) -> dict[str, Span]:
     spans = {}
     for name, record in parse_object(text, str(path)).items():
         where = f"{path}: caption {name!r}"
-        names = ("start_s", "end_s", "duration_s")
-        checks = (as_seconds, as_seconds, as_duration)
         spans[name] = Span(
-            *(field(record, key, where, check) for key, check in zip(names, checks, strict=True))
+            field(record, "start_s", where, as_seconds),
+            field(record, "end_s", where, as_seconds),
+            field(record, "duration_s", where, as_duration),
         )
     return spans

@@ -31,9 +31,8 @@ from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax import terminal
-from hlformer_jax.data import transforms
 from hlformer_jax.data.dataset import TreeSplit
-from hlformer_jax.data.split import Split
+from hlformer_jax.data.split import Example, Split
 from hlformer_jax.runtime import devices, processes
 from hlformer_jax.typing import Array, Batch, Captions, Nodes, Subtrees, TreeBatch, Videos
 
@@ -229,22 +228,26 @@ class Capacity(NamedTuple):
 
     def bytes(self, split: Split) -> int:
         """Return the bytes of the features of such a share."""
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.layout(split))
+        return devices.nbytes(self.layout(split))
 
-    def layout(self, split: Split) -> list[tuple[tuple[int, ...], np.dtype]]:
-        """Return shapes and dtypes of the arrays of `Features`, in order."""
-        (visual, text), dtype, index = split.widths, split.dtype, np.dtype(np.int32)
-        teacher = [((self.captions, split.max_frames), transforms.FLOAT32)] if split.taught else []
-        return [
-            ((self.videos, split.max_clips, visual), dtype),
-            ((self.frames, visual), dtype),
-            ((self.videos,), index),
-            ((self.videos,), index),
-            ((self.words, text), dtype),
-            ((self.captions,), index),
-            ((self.captions,), index),
-            *teacher,
-        ]
+    def layout(self, split: Split) -> Features:
+        """Return the shapes and dtypes of the features of such a share."""
+        visual_dim, text_dim = split.widths
+
+        def array(*shape: int, dtype: Any = split.dtype) -> Any:
+            return jax.ShapeDtypeStruct(shape, dtype)
+
+        teacher = array(self.captions, split.max_frames, dtype=np.float32)
+        return Features(
+            clips=array(self.videos, split.max_clips, visual_dim),
+            frames=array(self.frames, visual_dim),
+            frame_start=array(self.videos, dtype=np.int32),
+            frame_count=array(self.videos, dtype=np.int32),
+            words=array(self.words, text_dim),
+            word_start=array(self.captions, dtype=np.int32),
+            word_count=array(self.captions, dtype=np.int32),
+            teacher=teacher if split.taught else None,
+        )
 
 
 def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -> Capacity:
@@ -263,29 +266,6 @@ def largest_capacity(split: Split, chunks: list[np.ndarray], num_devices: int) -
             rows = [max(a, b) for a, b in zip(rows, needed, strict=True)]
     multiples = (1, CAPTION_MULTIPLE, ROW_MULTIPLE, ROW_MULTIPLE)
     return Capacity(*map(devices.round_up, rows, multiples))
-
-
-def _pack(split: Split, videos: np.ndarray, capacity: Capacity, mesh: Mesh, keep: bool) -> Features:
-    """Read the videos of a chunk and put each device's share on that device only.
-
-    A process reads the videos of its own devices; `keep` says whether the split keeps the
-    videos in memory.
-    """
-    parts: list[Features] = []
-    for index, (device, share) in enumerate(
-        zip(mesh.devices.flat, _shares(videos, mesh.size), strict=True)
-    ):
-        if device.process_index == jax.process_index():
-            packed = _pack_share(split, share, index, capacity, keep)
-            parts.append(jax.device_put(packed, device))
-    return jax.tree.map(
-        lambda *shards: jax.make_array_from_single_device_arrays(
-            (mesh.size * shards[0].shape[0], *shards[0].shape[1:]),
-            devices.sharded(mesh),
-            list(shards),
-        ),
-        *parts,
-    )
 
 
 def gather_indices(
@@ -339,15 +319,16 @@ def first_rows(
 
 
 def _pack_share(
-    split: Split, videos: np.ndarray, device: int, capacity: Capacity, keep: bool
+    read: Callable[[int], Example], videos: np.ndarray, device: int, layout: Features
 ) -> Features:
-    packed = Features(*(np.zeros(shape, dtype) for shape, dtype in capacity.layout(split)))
+    """Read the videos of a device, given by its index in the mesh; return its share."""
+    packed: Features = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), layout)
+    first_frame, first_word = device * len(packed.frames), device * len(packed.words)
     frame = word = caption = 0
-    read = split.__getitem__ if keep else split.read
     with ThreadPoolExecutor(_READERS, "reader") as readers:
         for row, example in enumerate(readers.map(read, videos)):
             packed.clips[row] = example.clips
-            packed.frame_start[row] = device * capacity.frames + frame
+            packed.frame_start[row] = first_frame + frame
             packed.frame_count[row] = len(example.frames)
             packed.frames[frame : frame + len(example.frames)] = example.frames
             frame += len(example.frames)
@@ -355,7 +336,7 @@ def _pack_share(
                 last = caption + len(example.teacher)
                 packed.teacher[caption:last, : len(example.frames)] = example.teacher
             for words in example.words:
-                packed.word_start[caption] = device * capacity.words + word
+                packed.word_start[caption] = first_word + word
                 packed.word_count[caption] = len(words)
                 packed.words[word : word + len(words)] = words
                 word += len(words)
@@ -472,13 +453,13 @@ class DeviceFeed(Generic[B]):
 
     def shapes(self) -> tuple[Features, Any]:
         """Return the shapes of a chunk's features and indices, to compile ahead of the first."""
-        count, sharding = self.mesh.size, devices.sharded(self.mesh)
+        sharding = devices.sharded(self.mesh)
 
-        def rows(shape: tuple[int, ...], dtype: np.dtype) -> Any:
-            return jax.ShapeDtypeStruct((count * shape[0], *shape[1:]), dtype, sharding=sharding)
+        def on_all_devices(share: Any) -> Any:
+            shape = self.mesh.size * share.shape[0], *share.shape[1:]
+            return jax.ShapeDtypeStruct(shape, share.dtype, sharding=sharding)
 
-        layout = self._capacity.layout(self._features)
-        features = Features(*(rows(shape, dtype) for shape, dtype in layout))
+        features = jax.tree.map(on_all_devices, self._capacity.layout(self._features))
         nothing = self._indices(Group(0, []), np.zeros(0, np.int64))
         return features, devices.abstract(self.mesh, nothing)
 
@@ -510,9 +491,28 @@ class DeviceFeed(Generic[B]):
         raise NotImplementedError
 
     def _pack(self, videos: np.ndarray) -> Features:
+        """Read the videos of a chunk and put each device's share on that device only.
+
+        A process reads the videos of its own devices.
+        """
+        split, mesh = self._features, self.mesh
         # Resident features are read only once, so that keeping them in host memory is useless.
-        keep = not self.resident
-        return _pack(self._features, videos, self._capacity, self.mesh, keep)
+        read = split.read if self.resident else split.__getitem__
+        layout = self._capacity.layout(split)
+        shares = zip(mesh.devices.flat, _shares(videos, mesh.size), strict=True)
+        parts = [
+            jax.device_put(_pack_share(read, share, index, layout), device)
+            for index, (device, share) in enumerate(shares)
+            if device.process_index == jax.process_index()
+        ]
+        return jax.tree.map(
+            lambda *shards: jax.make_array_from_single_device_arrays(
+                (mesh.size * shards[0].shape[0], *shards[0].shape[1:]),
+                devices.sharded(mesh),
+                list(shards),
+            ),
+            *parts,
+        )
 
     def _chunk(self, group: Group) -> Chunk:
         if self._whole is not None:

@@ -13,7 +13,6 @@ before they are written. No other module uses TFDS.
 """
 
 import contextlib
-import dataclasses
 import fnmatch
 import functools
 import itertools
@@ -22,7 +21,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,13 +57,14 @@ may have in a data set of any size."""
 MAX_UNDERFLOWS = 0.001
 """Largest share of values that float16 may store as 0 without a warning."""
 
+_NAME = "prvr"  # of the folder of all sets, and the beginning of the names of files
+_VERSION = "1.0.0"  # of the records
 _COPIES = 3  # copies of a record's features in memory: as read, as stored and as serialised
 _SHARD_BYTES = 1 << 30
 # Features hardly compress, and with TFDS's default, zstd, reading would be five times slower.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 _INDEX = "index.json"
 _FILES = re.compile(r"index\.json|dataset_info\.json|features\.json|prvr-.+\.array_record.*")
-_IDENTITY = ("collection", "feature", "visual_dim", "text_dim", "storage", "fingerprint")
 
 
 # Sets
@@ -74,11 +73,12 @@ _IDENTITY = ("collection", "feature", "visual_dim", "text_dim", "storage", "fing
 class Prepared:
     """A prepared set: the folder of its files, and the source's fingerprint when it was made."""
 
-    def __init__(self, builder: "Prvr") -> None:
-        self.directory = Path(builder.data_dir)
-        self._index = _read_index(self.directory)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._index = _read_index(directory)
         self.fingerprint: str = self._index["fingerprint"]
-        self._builder = builder
+        with explained_damage(directory):
+            self._builder = tfds.builder_from_directory(directory)
 
     def split(self, name: str) -> PreparedVideos:
         """Return the videos of the split train, val or test."""
@@ -98,7 +98,7 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
     Raises:
       ValueError: for another storage dtype.
       DataError: if the source is faulty, or is missing and there is not exactly one such set, or
-        if `dataset_info.json` of the set is damaged.
+        if `dataset_info.json` or `features.json` of the set is damaged.
       OutputError: if the folder of a damaged set holds other files.
       OSError: if the disk is full.
     """
@@ -114,9 +114,7 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
             f"{source.name}/{source.feature}: its fingerprint is {fingerprint!r}; it must be up to "
             f"64 digits and letters, as source.digest gives them"
         )
-    name = _directory_name(source, storage, fingerprint)
-    directory = root / Prvr.name / name / str(Prvr.VERSION)
-    new_builder = functools.partial(_builder, source, name, fingerprint, storage, root)
+    directory = root / _NAME / _directory_name(source, storage, fingerprint) / _VERSION
     if not _is_complete(directory):
         busy = "Waiting for another process that prepares %s"
         waiting = functools.partial(logging.info, busy, directory.parent)
@@ -125,8 +123,8 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
                 _clear(directory, alone)
                 title = f"{source.name}/{source.feature}"
                 logging.info("Preparing %s in %s, once", title, directory)
-                _write(new_builder(), source)
-    return Prepared(new_builder())
+                _write(directory, source, storage, fingerprint)
+    return Prepared(directory)
 
 
 def _clear(directory: Path, alone: bool) -> None:
@@ -138,7 +136,7 @@ def _clear(directory: Path, alone: bool) -> None:
         _remove(directory)
     if alone:
         # No other process works while this one holds the lock, so drafts are of killed processes.
-        for stale in directory.parent.glob(f"incomplete.*_{Prvr.VERSION}"):
+        for stale in directory.parent.glob(f"incomplete.*_{_VERSION}"):
             with contextlib.suppress(OSError):
                 _remove(stale)
                 logging.warning("%s was left by a killed process; removing it", stale)
@@ -161,7 +159,7 @@ def _only_prepared(
     pattern = _directory_name(source, storage, "*")
     sets = [
         path
-        for path in sorted((root / Prvr.name).glob(f"{pattern}/{Prvr.VERSION}"))
+        for path in sorted((root / _NAME).glob(f"{pattern}/{_VERSION}"))
         if _is_complete(path) and _is_of(_read_index(path), source)
     ]
     if not sets:
@@ -176,8 +174,7 @@ def _only_prepared(
     # A folder that the user named may be misspelt, which deserves a warning.
     log = logging.warning if missing.expected else logging.info
     log("%s: using the set prepared in %s", missing.what, sets[0])
-    fingerprint = _read_index(sets[0])["fingerprint"]
-    return Prepared(_builder(source, sets[0].parent.name, fingerprint, storage, root))
+    return Prepared(sets[0])
 
 
 def _is_of(index: dict[str, Any], source: Source) -> bool:
@@ -219,174 +216,118 @@ def _is_complete(directory: Path) -> bool:
 # Writing with TFDS
 
 
-@dataclasses.dataclass(eq=False)
-class PrvrConfig(tfds.core.BuilderConfig):
-    """Identity of the source of a prepared set: fields of `Source`, whose name is `collection`."""
-
-    collection: str = ""
-    feature: str = ""
-    visual_dim: int = 0
-    text_dim: int = 0
-    teacher_dim: int = 0
-    storage: str = "float32"
-    fingerprint: str = ""
-
-
-class _Info(tfds.core.DatasetInfo):
-    def initialize_from_bucket(self) -> None:
-        """Do nothing: TFDS's bucket has none of these sets, and no network is needed."""
-
-
-class Prvr(tfds.core.DatasetBuilder):
-    """Features of partially relevant video retrieval, one record per video."""
-
-    source: Source | None = None  # the source while the set is prepared; None when it is read
-
-    VERSION = tfds.core.Version("1.0.0")  # version of the records, part of the directory
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        config: PrvrConfig = self.builder_config
-        dtype = np.dtype(config.storage)
-
-        def rows(width: int) -> tfds.features.Tensor:
-            return tfds.features.Tensor(shape=(None, width), dtype=dtype, encoding="bytes")
-
-        taught = ("teacher_frames", "teacher_captions") if config.teacher_dim else ()
-        return _Info(
-            builder=self,
-            description="Videos and captions of partially relevant video retrieval, as features.",
-            features=tfds.features.FeaturesDict(
-                {
-                    "video_id": tfds.features.Text(),
-                    "frames": rows(config.visual_dim),
-                    "caption_ids": tfds.features.Sequence(tfds.features.Text()),
-                    "sentences": tfds.features.Sequence(tfds.features.Text()),
-                    "words": rows(config.text_dim),
-                    "word_counts": tfds.features.Tensor(shape=(None,), dtype=np.int32),
-                    **{name: rows(config.teacher_dim) for name in taught},
-                }
-            ),
-            disable_shuffling=True,
-        )
-
-    def _download_and_prepare(self, dl_manager: Any, download_config: Any = None) -> None:
-        config, source = self.builder_config, self.source
-        assert source is not None  # set by _write
-        directory = Path(self.data_dir)  # a temporary folder that TFDS renames after the last write
-        with source.open() as reader:
-            records = Records(source, reader, config.storage)
-            total = sum(map(sum, records.sizes.values()))
-            _check_space(directory, total * np.dtype(config.storage).itemsize // 4)
-            bar = terminal.bar(
-                "B",
-                total,
-                desc=f"Preparing {source.name}/{source.feature}",
-                unit_scale=True,
-                leave=True,
-                disable=False,
-                # Seldom, if the output is not a terminal, on which the bar overwrites itself.
-                mininterval=0.2 if sys.stderr.isatty() else 15.0,
-            )
-            with bar:
-                infos = [self._write_split(records, split, bar) for split in SPLITS]
-            records.warn_of_zeros()
-            index = {
-                **{field: getattr(config, field) for field in _IDENTITY},
-                **({"teacher_dim": config.teacher_dim} if config.teacher_dim else {}),
-                "splits": records.indices,
-            }
-        if source.fingerprint() != config.fingerprint:
-            raise DataError(
-                f"{source.name}/{source.feature}: changed while it was read; start again"
-                " when no program writes to it"
-            )
-        self.info.set_splits(tfds.core.SplitDict(infos))
-        text = json.dumps({**index, "files": _file_sizes(directory)})
-        (directory / _INDEX).write_text(text, encoding="utf-8")
-
-    def _write_split(self, records: "Records", split: str, bar: Any) -> tfds.core.SplitInfo:
-        template = tfds.core.ShardedFileTemplate(
-            data_dir=self.data_dir,
-            dataset_name=self.name,
-            split=split,
-            filetype_suffix="array_record",
-        )
-        features = self.info.features
-        serializer = tfds.core.ExampleSerializer(features.get_serialized_info())
-        sizes = records.sizes[split]
-        lengths = shard_lengths(sizes, _SHARD_BYTES)
-        videos = iter(zip(records.splits[split], sizes, strict=True))
-        written = 0
-        with ThreadPoolExecutor(max_workers=1) as background:  # writes while the next is read
-            for shard, length in enumerate(lengths):
-                path = template.sharded_filepath(shard_index=shard, num_shards=len(lengths))
-                writer = ArrayRecordWriter(os.fspath(path), _WRITER_OPTIONS)
-                writing = background.submit(bool)
-                for video, size in itertools.islice(videos, length):
-                    record = records.make(split, video)
-                    data = serializer.serialize_example(features.encode_example(record))
-                    writing.result()
-                    writing = background.submit(writer.write, data)
-                    written += len(data)
-                    bar.update(size)
-                writing.result()
-                writer.close()
-        return tfds.core.SplitInfo(
-            name=split, shard_lengths=lengths, num_bytes=written, filename_template=template
-        )
-
-    def _as_dataset(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("array_record is read by index: use as_data_source")
-
-    # TFDS would look for checksums of downloads beside this file, which needs importlib_resources,
-    # a package that TFDS does not install. Here nothing is downloaded.
-    code_path = None
-
-    def _create_builder_config(self, builder_config: PrvrConfig, version: Any) -> PrvrConfig:
-        return builder_config  # TFDS warns of every configuration that its class does not list
-
-    def _log_download_bytes(self) -> None:
-        pass
-
-    def _log_download_done(self) -> None:
-        pass
-
-
-def _builder(source: Source, name: str, fingerprint: str, storage: str, data_dir: Path) -> Prvr:
-    """Return the builder of a set, to write or read it; reading does not need the source."""
-    config = PrvrConfig(
-        name=name,
-        collection=source.name,
-        feature=source.feature,
-        visual_dim=source.visual_dim,
-        text_dim=source.text_dim,
-        teacher_dim=teacher_width(source),
-        storage=storage,
-        fingerprint=fingerprint,
-    )
-    with explained_damage(data_dir / Prvr.name / name / str(Prvr.VERSION)):
-        return Prvr(config=config, data_dir=data_dir)
-
-
-def _write(builder: Prvr, source: Source) -> None:
-    builder.source = source
+def _write(directory: Path, source: Source, storage: str, fingerprint: str) -> None:
+    """Write the set of a source; its directory gets its name after the last write."""
     try:
-        with tempfile.TemporaryDirectory() as nothing:  # TFDS makes a folder for downloads
-            builder.download_and_prepare(
-                download_dir=nothing,
-                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-                file_format="array_record",
-            )
+        with tfds.core.utils.incomplete_dir(directory) as draft:
+            _write_files(Path(draft), source, storage, fingerprint)
     except RuntimeError as error:  # array_record reports a full disk or quota by a RuntimeError
         if "() failed: " not in str(error):
             raise
-        raise OSError(f"{builder.data_dir}: {str(error).splitlines()[0]}") from error
+        raise OSError(f"{directory}: {str(error).splitlines()[0]}") from error
     except OSError:
         # Some network disks have no locks: another process may have made the set in the meantime.
-        if not _is_complete(Path(builder.data_dir)):
+        if not _is_complete(directory):
             raise
-    finally:
-        builder.source = None
+
+
+def _write_files(directory: Path, source: Source, storage: str, fingerprint: str) -> None:
+    with source.open() as reader:
+        records = Records(source, reader, storage)
+        total = sum(map(sum, records.sizes.values()))
+        _check_space(directory, total * np.dtype(storage).itemsize // 4)
+        bar = terminal.bar(
+            "B",
+            total,
+            desc=f"Preparing {source.name}/{source.feature}",
+            unit_scale=True,
+            leave=True,
+            disable=False,
+            # Seldom, if the output is not a terminal, on which the bar overwrites itself.
+            mininterval=0.2 if sys.stderr.isatty() else 15.0,
+        )
+        features = _features(source, storage)
+        with bar:
+            infos = [_write_split(directory, features, records, split, bar) for split in SPLITS]
+        records.warn_of_zeros()
+    if source.fingerprint() != fingerprint:
+        raise DataError(
+            f"{source.name}/{source.feature}: changed while it was read; start again"
+            " when no program writes to it"
+        )
+    tfds.folder_dataset.write_metadata(
+        data_dir=directory,
+        features=features,
+        split_infos=infos,
+        version=_VERSION,
+        check_data=False,
+        description="Videos and captions of partially relevant video retrieval, as features.",
+        disable_shuffling=True,
+    )
+    teacher = teacher_width(source)
+    index = {
+        "collection": source.name,
+        "feature": source.feature,
+        "visual_dim": source.visual_dim,
+        "text_dim": source.text_dim,
+        "storage": storage,
+        "fingerprint": fingerprint,
+        **({"teacher_dim": teacher} if teacher else {}),
+        "splits": records.indices,
+        "files": _file_sizes(directory),
+    }
+    (directory / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+
+def _features(source: Source, storage: str) -> tfds.features.FeaturesDict:
+    """Return the structure of a record, which `Records.make` returns."""
+    dtype, teacher = np.dtype(storage), teacher_width(source)
+
+    def rows(width: int) -> tfds.features.Tensor:
+        return tfds.features.Tensor(shape=(None, width), dtype=dtype, encoding="bytes")
+
+    taught = ("teacher_frames", "teacher_captions") if teacher else ()
+    return tfds.features.FeaturesDict(
+        {
+            "video_id": tfds.features.Text(),
+            "frames": rows(source.visual_dim),
+            "caption_ids": tfds.features.Sequence(tfds.features.Text()),
+            "sentences": tfds.features.Sequence(tfds.features.Text()),
+            "words": rows(source.text_dim),
+            "word_counts": tfds.features.Tensor(shape=(None,), dtype=np.int32),
+            **{name: rows(teacher) for name in taught},
+        }
+    )
+
+
+def _write_split(
+    directory: Path, features: tfds.features.FeaturesDict, records: "Records", split: str, bar: Any
+) -> tfds.core.SplitInfo:
+    template = tfds.core.ShardedFileTemplate(
+        data_dir=directory, dataset_name=_NAME, split=split, filetype_suffix="array_record"
+    )
+    serializer = tfds.core.ExampleSerializer(features.get_serialized_info())
+    sizes = records.sizes[split]
+    lengths = shard_lengths(sizes, _SHARD_BYTES)
+    videos = iter(zip(records.splits[split], sizes, strict=True))
+    written = 0
+    with ThreadPoolExecutor(max_workers=1) as background:  # writes while the next is read
+        for shard, length in enumerate(lengths):
+            path = template.sharded_filepath(shard_index=shard, num_shards=len(lengths))
+            writer = ArrayRecordWriter(os.fspath(path), _WRITER_OPTIONS)
+            writing = background.submit(bool)
+            for video, size in itertools.islice(videos, length):
+                record = records.make(split, video)
+                data = serializer.serialize_example(features.encode_example(record))
+                writing.result()
+                writing = background.submit(writer.write, data)
+                written += len(data)
+                bar.update(size)
+            writing.result()
+            writer.close()
+    return tfds.core.SplitInfo(
+        name=split, shard_lengths=lengths, num_bytes=written, filename_template=template
+    )
 
 
 def shard_lengths(sizes: list[int], largest: int) -> list[int]:
@@ -641,20 +582,19 @@ class _ZeroRows:
     def __init__(self, rows: str, items: str, num_items: int, num_rows: int) -> None:
         self._names = rows, items  # such as frames and videos
         self._limits = MAX_ZERO_ROWS * num_rows, max(1.0, MAX_ZERO_ITEMS * num_items)
-        self._read = [0, 0]  # rows and items
-        self._zero = [0, 0]
+        self._read = np.zeros(2, np.int64)  # rows and items
+        self._zero = np.zeros(2, np.int64)
         self._first = ""  # description of the first zero row
 
     def add(self, values: np.ndarray, describe: Callable[[int], str]) -> None:
         """Count the zero rows of one item; raise a DataError if there are too many."""
         nonzero = values.any(axis=1)
-        zero = len(values) - int(np.count_nonzero(nonzero))
-        self._read = [self._read[0] + len(values), self._read[1] + 1]
-        if not zero:
+        self._read += len(values), 1
+        if nonzero.all():
             return
         self._first = self._first or describe(int(np.argmin(nonzero)))
-        self._zero = [self._zero[0] + zero, self._zero[1] + (zero == len(values))]
-        if any(count > limit for count, limit in zip(self._zero, self._limits, strict=True)):
+        self._zero += int(np.count_nonzero(~nonzero)), int(not nonzero.any())
+        if np.any(self._zero > self._limits):
             raise DataError(
                 f"{self._summary()} so far, as after an interrupted download or in data that"
                 " were never written; download the file again"

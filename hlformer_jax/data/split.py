@@ -100,15 +100,16 @@ class PreparedVideos:
             raise IndexError(f"video {index} of {len(self)}")
         with explained_damage(self._builder.data_dir):
             example = self._source()[int(index) % len(self)]
-        return VideoRecord(
-            example["video_id"].decode(),
-            example["frames"],
-            [caption.decode() for caption in example["caption_ids"]],
-            [sentence.decode() for sentence in example["sentences"]],
-            example["words"],
-            example["word_counts"],
-            *((example["teacher_frames"], example["teacher_captions"]) if self.teacher_dim else ()),
-        )
+            taught = ("teacher_frames", "teacher_captions") if self.teacher_dim else ()
+            return VideoRecord(
+                example["video_id"].decode(),
+                example["frames"],
+                [caption.decode() for caption in example["caption_ids"]],
+                [sentence.decode() for sentence in example["sentences"]],
+                example["words"],
+                example["word_counts"],
+                *(example[name] for name in taught),
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state without open files."""
@@ -288,15 +289,11 @@ class Split:
 
         The first call reads the whole split.
         """
-        return list(self._caption_ids)
+        return [name for name, _ in self._captions]
 
     def caption_sentences(self) -> list[str]:
         """Return the sentences of all captions; otherwise as `caption_ids`."""
         return [sentence for _, sentence in self._captions]
-
-    @functools.cached_property
-    def _caption_ids(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self._captions)
 
     @functools.cached_property
     def _captions(self) -> tuple[tuple[str, str], ...]:
@@ -334,7 +331,7 @@ class Split:
         if not num_checked:
             raise DataError(
                 f"config.eval.moments: the file has no times for any caption of the {name}"
-                f" split (such as {self._caption_ids[0]!r})"
+                f" split (such as {self.caption_ids()[0]!r})"
             )
 
     def _conflicts(self, captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -345,7 +342,7 @@ class Split:
         conflicts = self._conflicts(self._captions)
         if conflicts:
             name, sentence = conflicts[0]
-            num_compared = sum(caption in self.spans.sentences for caption in self._caption_ids)
+            num_compared = sum(name in self.spans.sentences for name, _ in self._captions)
             raise DataError(
                 f"config.eval.moments: {self.spans.source} has another sentence for"
                 f" {len(conflicts)} of {num_compared} captions, such as {name!r}:"
@@ -365,12 +362,12 @@ class Split:
 
     @functools.cached_property
     def _caption_spans(self) -> tuple[Span | None, ...]:
-        spans = tuple(self.spans.get(name) for name in self._caption_ids)
+        spans = tuple(self.spans.get(name) for name, _ in self._captions)
         num_spans = sum(span is not None for span in spans)
         if not num_spans:
             raise DataError(
                 "config.eval.moments: the file has no times for any caption (such as"
-                f" {self._caption_ids[0]!r})"
+                f" {self.caption_ids()[0]!r})"
             )
         self._check_sentences()
         if num_spans < len(spans):

@@ -8,11 +8,13 @@ pickle by `MAX_PICKLE_BYTES`, all entries together by the size of the file.
 
 import dataclasses
 import io
+import operator
 import pickle
 import re
+import reprlib
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,10 @@ class UnsafeTorchFileError(TorchFileError):
     """Error for a file that contains more than tensors and plain containers."""
 
 
-def quoted(text: object) -> str:
-    """Return a text from a file in a form for error messages: quoted, escaped and shortened."""
-    text = str(text)
+def quoted(value: object) -> str:
+    """Return a value from a file in a form for error messages: quoted, escaped and shortened."""
+    # A tuple of a few bytes may be nested so that its full text would need terabytes.
+    text = str(value) if isinstance(value, str | Exception) else reprlib.repr(value)
     return repr(text if len(text) <= 80 else text[:79] + "…")
 
 
@@ -150,13 +153,14 @@ class _Dict(dict[Any, Any]):
         super().__setitem__(key, value)
 
 
-def _tensor(storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> np.ndarray:
+def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> np.ndarray:
     """Return a view of a storage; `offset` and `stride` count elements. NumPy checks the bounds."""
-    if not isinstance(storage, _Storage):
-        raise TypeError("a tensor has no storage")
+    if not isinstance(storage, _Storage) or not isinstance(stride, tuple):
+        raise TypeError("a tensor has no storage, or no strides")
     itemsize = storage.dtype.itemsize
-    strides = tuple(itemsize * step for step in stride)
-    return np.ndarray(size, storage.dtype, storage.elements, itemsize * offset, strides)
+    strides = tuple(itemsize * operator.index(step) for step in stride)
+    start = itemsize * operator.index(offset)
+    return np.ndarray(size, storage.dtype, storage.elements, start, strides)
 
 
 def _parameter(tensor: Any, requires_grad: Any, hooks: Any) -> np.ndarray:
@@ -164,7 +168,9 @@ def _parameter(tensor: Any, requires_grad: Any, hooks: Any) -> np.ndarray:
 
 
 def _size(values: Any) -> tuple[int, ...]:
-    return tuple(values)
+    if not isinstance(values, tuple):
+        raise TypeError("a size is not a tuple")
+    return values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,9 +194,9 @@ def _scalar(kind: Any, element: Any) -> bool | int | float:
     return np.frombuffer(element, kind.dtype)[0].item()
 
 
-def _encoded(text: str, encoding: str) -> bytes:
+def _encoded(text: Any, encoding: Any) -> bytes:
     """Return the bytes of a NumPy scalar, which old protocols of pickle store as a text."""
-    if encoding != "latin1":
+    if not isinstance(text, str) or not isinstance(encoding, str) or encoding != "latin1":
         raise TypeError("bytes have another encoding than latin1")
     return text.encode(encoding)
 
@@ -236,8 +242,27 @@ class _Instructions(dict[int, Any]):
         raise UnsafeTorchFileError(f"refused the pickle instruction {bytes([opcode])!r}")
 
 
+def _with_tuple(call: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return an instruction that calls a function, but only with a tuple of arguments.
+
+    Python would also unpack a tensor, which may have far more elements than the file has bytes.
+    """
+
+    def load_call(unpickler: Any) -> None:
+        if not isinstance(unpickler.stack[-1], tuple):
+            kind = type(unpickler.stack[-1]).__name__
+            raise UnsafeTorchFileError(f"refused a call with the arguments of a {kind}")
+        call(unpickler)
+
+    return load_call
+
+
 class _Unpickler(pickle._Unpickler):
-    """Python's own unpickler with the allowed instructions and names only."""
+    """Python's own unpickler with the allowed instructions and names only.
+
+    A value of the file may be compared only when its type is known: comparing a tensor with a text
+    makes an array of its shape, which may be far larger than the file.
+    """
 
     stack: list[Any]
     dispatch = _Instructions(
@@ -264,7 +289,7 @@ class _Unpickler(pickle._Unpickler):
     def persistent_load(self, pid: Any) -> _Storage:
         """Read the storage of a tensor: its dtype, key, device and number of elements."""
         match pid:
-            case ("storage", np.dtype() as dtype, str(key), _, int(count)):
+            case (str("storage"), np.dtype() as dtype, str(key), _, int(count)):
                 pass
             case _:
                 raise UnsafeTorchFileError("refused a persistent id other than a tensor's storage")
@@ -283,8 +308,9 @@ class _Unpickler(pickle._Unpickler):
         """Drop the attributes of an object; those of a NumPy dtype have its byte order."""
         attributes = self.stack.pop()
         if type(self.stack[-1]) is _ScalarType:
-            if attributes[1] not in ("<", "|"):
-                raise TorchFileError(f"has a NumPy scalar of byte order {quoted(attributes[1])}")
+            order = attributes[1]
+            if not isinstance(order, str) or order not in ("<", "|"):
+                raise TorchFileError(f"has a NumPy scalar of byte order {quoted(order)}")
             return
         if type(self.stack[-1]) is not _Dict:
             kind = type(self.stack[-1]).__name__
@@ -292,3 +318,5 @@ class _Unpickler(pickle._Unpickler):
 
     dispatch[pickle.EMPTY_DICT[0]] = load_empty_dictionary
     dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.REDUCE[0]] = _with_tuple(dispatch[pickle.REDUCE[0]])
+    dispatch[pickle.NEWOBJ[0]] = _with_tuple(dispatch[pickle.NEWOBJ[0]])

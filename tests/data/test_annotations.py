@@ -314,7 +314,9 @@ def asking(moments, **data):
 
 def test_every_kind_of_file_gives_the_same_times(given, tmp_path):
     published = given(json.dumps(ACTIVITYNET), "val_1.json")
-    assert annotations.read_spans(published) == EXPECTED
+    spans = annotations.read_spans(published)
+    assert spans == EXPECTED
+    assert spans.sentences == {"v_a#enc#0": "One.", "v_a#enc#1": " Two."}
     path = tmp_path / "moments.jsonl"
     annotations.write_moments(path, annotations.read_published(published).videos)
     assert annotations.read_spans(path) == EXPECTED

@@ -77,9 +77,15 @@ class Attributes(Source, Reader):
         return np.ones((2, 4), np.float32)
 
 
-def test_a_data_set_may_set_its_attributes_in_init(tmp_path):
+def configured(folder):
+    """The configuration of `Attributes`, with prepared sets in a folder."""
     config = default()
-    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    config.data.update(data_dir=str(folder), visual_dim=6, text_dim=4)
+    return config
+
+
+def test_a_data_set_may_set_its_attributes_in_init(tmp_path):
+    config = configured(tmp_path)
     assert open_data(config, Attributes()).train.video_ids == ("train0", "train1")
     source = Attributes()
     assert isinstance(source, Source) and isinstance(source, Reader)
@@ -91,8 +97,7 @@ class Cached(Attributes):
 
 @pytest.mark.parametrize("source", [Attributes, Cached])
 def test_an_error_in_a_class_of_one_s_own_has_its_line(tmp_path, source):
-    config = default()
-    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    config = configured(tmp_path)
     with pytest.raises(DataError, match=r'test_dataset\.py:\d+: return .*"no key".*KeyError'):
         open_data(config, source(faulty=True))
 
@@ -105,15 +110,13 @@ def test_a_missing_width_of_a_data_set_is_named(config):
 
 
 def test_sizes_of_a_data_set_may_be_numbers_of_numpy(tmp_path):
-    source, config = Attributes(), default()
-    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    source, config = Attributes(), configured(tmp_path)
     source.num_frames, source.num_words = lambda video: np.int64(5), lambda caption: np.int32(2)
     assert open_data(config, source).train.words_per_video.tolist() == [2, 2]
 
 
 def test_annotations_other_than_json_fail_before_features_are_read(tmp_path):
-    source, config = Attributes(faulty=True), default()  # its features cannot be read
-    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    source, config = Attributes(faulty=True), configured(tmp_path)  # its features cannot be read
     source.annotations = lambda split: {"spans": np.float32(1)}
     with pytest.raises(DataError, match="float32 is not JSON serializable"):
         open_data(config, source)
@@ -133,22 +136,19 @@ def test_splits_are_not_asked_for_again_for_each_video(tmp_path):
             self.made = made
 
     def count_calls(num_videos):
-        source, config = Property(), default()
+        source = Property()
         source.made = {
             split: {f"{split}{k}": [Caption(f"{split}{k}#0", "x")] for k in range(num_videos)}
             for split in SPLITS
         }
-        path = tmp_path / f"{num_videos}"
-        config.data.update(data_dir=str(path), visual_dim=6, text_dim=4)
-        open_data(config, source)
+        open_data(configured(tmp_path / f"{num_videos}"), source)
         return source.num_calls
 
     assert count_calls(1) == count_calls(3)
 
 
 def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):
-    source, config = Attributes(), default()
-    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    source, config = Attributes(), configured(tmp_path)
     open_data(config, source)
     assert "also validation videos" not in caplog.text
     source.name = "shared"
@@ -158,8 +158,7 @@ def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):
 
 
 def test_each_opening_warns_of_training_videos_in_other_splits(tmp_path, caplog):
-    source, config = Attributes(), default()
-    config.data.update(data_dir=str(tmp_path), visual_dim=6, text_dim=4)
+    source, config = Attributes(), configured(tmp_path)
     source.splits["test"]["train1"] = [Caption("train1#1", "y")]
     source.splits["val"]["train0"] = [Caption("train0#1", "y")]
     for _ in range(2):
@@ -171,41 +170,31 @@ def test_each_opening_warns_of_training_videos_in_other_splits(tmp_path, caplog)
         ]
 
 
-def timed_annotations(path, sentence, kind):
-    """Writes annotations with a moment for each caption of `Attributes`."""
+def write_moments(path, sentence):
+    """Writes annotations with a moment for each caption of `captioned`."""
     videos = [f"{split}{k}" for split in SPLITS for k in range(2)]
-    if kind == "activitynet":
-        content = {
-            video: {"duration": 9, "timestamps": [[1, 2]], "sentences": [sentence(video)]}
-            for video in videos
-        }
-        path.write_text(json.dumps(content))
-    elif kind == "tvr":
-        lines = [
-            {"vid_name": video, "duration": 9, "ts": [1, 2], "desc": sentence(video)}
-            for video in videos
-        ]
-        path.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
-    else:
-        timed = [
-            TimedVideo(video, 9.0, (AnnotatedMoment(f"{video}#enc#0", 1.0, 2.0, sentence(video)),))
-            for video in videos
-        ]
-        annotations.write_moments(path, timed)
+    moment = lambda video: AnnotatedMoment(f"{video}#enc#0", 1.0, 2.0, sentence(video))
+    timed = [TimedVideo(video, 9.0, (moment(video),)) for video in videos]
+    annotations.write_moments(path, timed)
 
 
-@pytest.mark.parametrize("kind", ["activitynet", "tvr", "moments"])
-def test_times_of_other_sentences_are_refused(tmp_path, kind):
-    source, config, path = Attributes(), default(), tmp_path / "times"
+def captioned(path, sentence):
+    """A source of two captions a split, and a configuration that reads their moments of a file."""
+    source, config = Attributes(), configured(path.parent / "prepared")
     source.splits = {
-        split: {f"{split}{k}": [Caption(f"{split}{k}#enc#0", f"it's {k}.")] for k in range(2)}
+        split: {f"{split}{k}": [Caption(f"{split}{k}#enc#0", sentence(k))] for k in range(2)}
         for split in SPLITS
     }
-    config.data.update(data_dir=str(tmp_path / "prepared"), visual_dim=6, text_dim=4)
     config.eval.moments = str(path)
-    timed_annotations(path, lambda video: f" It's \n {video[-1]}", kind)
+    return source, config
+
+
+def test_times_of_other_sentences_are_refused(tmp_path):
+    path = tmp_path / "times"
+    source, config = captioned(path, "it's {}.".format)
+    write_moments(path, lambda video: f" It's \n {video[-1]}")
     assert open_data(config, source).test.caption_spans() == [(1.0, 2.0, 9.0)] * 2
-    timed_annotations(path, lambda video: "else" if video == "test1" else f"its {video[-1]}", kind)
+    write_moments(path, lambda video: "else" if video == "test1" else f"its {video[-1]}")
     complaint = (
         r"times has another sentence for 1 of 2 captions, such as 'test1#enc#0': 'else', but the"
         r" caption is \"it's 1.\"; give"
@@ -216,14 +205,9 @@ def test_times_of_other_sentences_are_refused(tmp_path, kind):
 
 def test_sentences_of_long_split_are_compared_in_evaluation(tmp_path, monkeypatch):
     monkeypatch.setattr("hlformer_jax.data.split.CHECKED_VIDEOS", 1)
-    source, config, path = Attributes(), default(), tmp_path / "times"
-    source.splits = {
-        split: {f"{split}{k}": [Caption(f"{split}{k}#enc#0", "x")] for k in range(2)}
-        for split in SPLITS
-    }
-    config.data.update(data_dir=str(tmp_path / "prepared"), visual_dim=6, text_dim=4)
-    config.eval.moments = str(path)
-    timed_annotations(path, lambda video: "y" if video == "test1" else "x", "moments")
+    path = tmp_path / "times"
+    source, config = captioned(path, "x".format)
+    write_moments(path, lambda video: "y" if video == "test1" else "x")
     test = open_data(config, source).test
     with pytest.raises(DataError, match="another sentence for 1 of 2 captions"):
         test.caption_spans()

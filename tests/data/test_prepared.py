@@ -297,7 +297,7 @@ def test_damaged_set_is_made_anew_and_never_read(tiny, write, tmp_path, damage):
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
 
 
-@pytest.mark.parametrize("name", ["prvr-val.array_record*", "dataset_info.json"])
+@pytest.mark.parametrize("name", ["prvr-val.array_record*", "dataset_info.json", "features.json"])
 def test_damaged_file_of_its_full_size_names_the_folder(tiny, write, tmp_path, name):
     collection = write(tiny)
     directory = prepare(collection, tmp_path / "out").directory

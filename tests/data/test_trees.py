@@ -291,6 +291,13 @@ OTHER = TimedVideo(
 )
 
 
+def read(folder, record, video=VIDEO):
+    """Writes a file of one tree and reads it."""
+    path = folder / "t.jsonl"
+    path.write_text(json.dumps(record))
+    return trees.read_trees(path, [video])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_trees_are_read_as_they_were_written(tmp_path, form):
     built = [build(VIDEO, form), build(OTHER, form)]
@@ -309,8 +316,7 @@ def test_trees_by_hand_are_ordered_and_may_have_texts(tmp_path):
         ],
         "subtrees": [[0, 2, 1]],
     }
-    (tmp_path / "t.jsonl").write_text(json.dumps(record))
-    (tree,) = trees.read_trees(tmp_path / "t.jsonl", [VIDEO])
+    (tree,) = read(tmp_path, record)
     assert [node.moments for node in tree.nodes] == [(0,), (2,), (0, 2)]
     assert tree.items == ((2, 0, 1),) and tree.nodes[2].children == (0, 1)
     assert tree.nodes[2].text == "All."
@@ -318,8 +324,7 @@ def test_trees_by_hand_are_ordered_and_may_have_texts(tmp_path):
 
 def test_a_node_may_begin_within_a_second_after_its_video(tmp_path):
     record = {"video": "v_a", "nodes": [LEAF | {"span": [60.5, 61]}, ROOT | {"span": [0, 61]}]}
-    (tmp_path / "t.jsonl").write_text(json.dumps(record | {"subtrees": [[1, 0]]}))
-    (tree,) = trees.read_trees(tmp_path / "t.jsonl", [VIDEO])
+    (tree,) = read(tmp_path, record | {"subtrees": [[1, 0]]})
     assert tree.nodes[0][:2] == (60.5, 61)
 
 
@@ -363,9 +368,8 @@ LEAF, ROOT = (
 )
 def test_a_file_of_trees_that_is_wrong_is_refused_by_line(tmp_path, changes, complaint):
     record = {"video": "v_a", "nodes": [LEAF, ROOT], "subtrees": [[1, 0]]} | changes
-    (tmp_path / "t.jsonl").write_text(json.dumps(record))
     with pytest.raises(DataError) as caught:
-        trees.read_trees(tmp_path / "t.jsonl", [VIDEO])
+        read(tmp_path, record)
     message = str(caught.value)
     assert "t.jsonl:1" in message and complaint in message and "\n" not in message
 
@@ -385,10 +389,8 @@ FIVE_SPANS = [0, 5], [5, 10], [10, 15], [0, 15], [5, 15]
 )
 def test_only_one_tree_in_the_order_of_time_is_read(tmp_path, subtrees, complaint):
     nodes = [{"span": span, "moments": ["v_a#enc#0"]} for span in FIVE_SPANS]
-    path = tmp_path / "t.jsonl"
-    path.write_text(json.dumps({"video": "v_a", "nodes": nodes, "subtrees": subtrees}))
     with pytest.raises(DataError) as caught:
-        trees.read_trees(path, [VIDEO])
+        read(tmp_path, {"video": "v_a", "nodes": nodes, "subtrees": subtrees})
     assert complaint in str(caught.value)
 
 
@@ -398,9 +400,7 @@ def test_slips_in_a_file_of_trees_are_warned_of_once(tmp_path, caplog):
         {"span": [5, 11], "moments": ["v_a#enc#1"], "text": "Löst  1."},
         {"span": [0, 62], "moments": ["v_a#enc#0", "v_a#enc#1"], "text": "Both."},
     ]
-    path = tmp_path / "t.jsonl"
-    path.write_text(json.dumps({"video": "v_a", "nodes": nodes, "subtrees": [[2, 0, 1]]}))
-    assert len(trees.read_trees(path, [VIDEO])) == 1
+    assert len(read(tmp_path, {"video": "v_a", "nodes": nodes, "subtrees": [[2, 0, 1]]})) == 1
     late, turned, told = sorted(record.getMessage() for record in caplog.records)
     assert "from 0 to 62 s ends after its video" in late
     assert "from 5 to 0 s does not end after its start (nodes like this: 1)" in turned
@@ -410,16 +410,12 @@ def test_slips_in_a_file_of_trees_are_warned_of_once(tmp_path, caplog):
 def test_nodes_may_end_as_late_as_a_moment_of_the_video(tmp_path):
     late = VIDEO._replace(moments=(VIDEO.moments[0], VIDEO.moments[1]._replace(end=500.0)))
     tree = build(late)
-    (tmp_path / "t.jsonl").write_text(json.dumps(trees.tree_to_json(tree, late)))
-    assert trees.read_trees(tmp_path / "t.jsonl", [late]) == [tree]
+    assert read(tmp_path, trees.tree_to_json(tree, late), late) == [tree]
 
 
 def test_a_child_that_juts_out_of_its_parent_is_warned_of(tmp_path, caplog):
     nodes = [LEAF | {"span": [0, 40]}, ROOT]
-    (tmp_path / "t.jsonl").write_text(
-        json.dumps({"video": "v_a", "nodes": nodes, "subtrees": [[1, 0]]})
-    )
-    assert len(trees.read_trees(tmp_path / "t.jsonl", [VIDEO])) == 1
+    assert len(read(tmp_path, {"video": "v_a", "nodes": nodes, "subtrees": [[1, 0]]})) == 1
     assert "node 0 spans 0 to 40 s" in caplog.text
 
 

@@ -167,7 +167,7 @@ class ExtractedReader(Reader):
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).expanduser()
-        table = contents(self._folder)
+        table = self._contents = contents(self._folder)
         try:
             self._frame_rows = _row_ranges(table["frames"])
             self._word_rows = _row_ranges(table["words"])
@@ -267,7 +267,7 @@ class TimedReader(ExtractedReader):
         untimed = 0
         self._timed: dict[str, Mapping[str, tuple[Caption, ...]]] = {}
         # Features that an earlier version extracted have no texts of parents.
-        self._joined: dict[str, dict[str, str]] = contents(folder).get(PARENTS, {})
+        self._joined: dict[str, dict[str, str]] = self._contents.get(PARENTS, {})
         for split, videos in self._splits.items():
             timed = {video: _in_time(captions) for video, captions in videos.items()}
             untimed += sum(map(len, videos.values())) - sum(map(len, timed.values()))

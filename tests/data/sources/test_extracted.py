@@ -55,14 +55,17 @@ def folder(tmp_path):
     return write(tmp_path / "features", fps=2.0)
 
 
-def timed(folder, times, fps):
-    """A folder with a video of 20 frames a split, captioned at these times."""
-    splits = {
+def captioned(times):
+    """A video of 20 frames a split, captioned at these times."""
+    return {
         split: {f"{split}.mp4": [Caption(f"{split}#{k}", f"thing {k}", *time)
                                  for k, time in enumerate(times)]}
         for split in SPLITS
     }  # fmt: skip
-    return write(folder, splits, fps=fps)
+
+
+def timed(folder, times, fps):
+    return write(folder, captioned(times), fps=fps)
 
 
 def test_features_are_read_as_written(folder):
@@ -284,11 +287,7 @@ ADJACENT = ((0.0, 4.0), (4.0, 8.0), (8.0, 12.0))
 @pytest.fixture
 def with_parents(tmp_path):
     """A folder with three adjacent moments a video, whose parents were encoded as a whole."""
-    splits = {
-        split: {f"{split}.mp4": [Caption(f"{split}#{k}", f"thing {k}", *time)
-                                 for k, time in enumerate(ADJACENT)]}
-        for split in SPLITS
-    }  # fmt: skip
+    splits = captioned(ADJACENT)
     parents = extracted.parents_of(splits)
     return write(tmp_path / "own", splits, parents=parents, fps=1.0), parents
 

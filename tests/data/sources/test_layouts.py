@@ -366,11 +366,11 @@ def test_the_teacher_is_read_and_prepared(tiny, write, tmp_path):
 
 
 def _change(path, name, value):
+    """A fault of a collection's HDF5 file: other features of an item; None: no features."""
+
     def fault(collection):
         with h5py.File(getattr(collection, path), "r+") as file:
-            del file[name]
-            if value is not None:
-                file[name] = value
+            _replace(file, name, value)
 
     return fault
 
@@ -456,33 +456,19 @@ def test_clip_b32_feature_name_selects_sentences_or_tokens(tiny, tmp_path, featu
     _assert_read(collection, tiny, lambda rows: rows if "word" in feature else rows[-1:])
 
 
-def _video(change):
-    def broken(collection):
-        with h5py.File(collection.video_features, "r+") as file:
-            change(file)
-
-    return broken
-
-
-def _replaced(key, value):
-    def change(file):
-        del file[key]
-        if value is not None:
-            file[key] = value
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        (_video(_replaced("train_1", None)), ["tinytrain.caption.txt:2", "video 'train_1'"]),
         (
-            _video(_replaced("train_1", np.ones((3, 8), np.float32))),
+            _change("video_features", "train_1", None),
+            ["tinytrain.caption.txt:2", "video 'train_1'"],
+        ),
+        (
+            _change("video_features", "train_1", np.ones((3, 8), np.float32)),
             ["video 'train_1'", "8 wide", "data.visual_dim to 8"],
         ),
         (
-            _video(_replaced("train_2", np.full((2, 6), np.nan, np.float32))),
+            _change("video_features", "train_2", np.full((2, 6), np.nan, np.float32)),
             ["tiny_clip_L14.h5", "frame 0 of video 'train_2'"],
         ),
         (lambda c: c.video_features.unlink(), ["FeatureData", "no such file", "MSC"]),
@@ -495,14 +481,18 @@ def test_faults_of_clip_features_are_refused(tiny, tmp_path, fault, expected):
 @pytest.mark.parametrize(
     ("write", "fault", "expected"),
     [
-        ("write_hdf5", _video(_replaced("train_1", None)), ["feature.hdf5", "video 'train_1'"]),
         (
             "write_hdf5",
-            _video(_replaced("train_2", np.full((2, 6), 1e300))),
+            _change("video_features", "train_1", None),
+            ["feature.hdf5", "video 'train_1'"],
+        ),
+        (
+            "write_hdf5",
+            _change("video_features", "train_2", np.full((2, 6), 1e300)),
             ["feature.hdf5", "frame 0 of video 'train_2'"],
         ),
         ("write_hdf5", lambda c: c.video_features.unlink(), ["feature.bin", "no such file"]),
-        ("write_b32", corpora.words(_replaced("train_0#enc#0", None)), ["'train_0#0'", "no feat"]),
+        ("write_b32", _change("text_features", "train_0#enc#0", None), ["'train_0#0'", "no feat"]),
         ("write_b32", lambda c: c.text_features.unlink(), ["query_feat.hdf5", "UEM"]),
         ("write_b32", lambda c: c.captions("val").unlink(), ["tinyval.caption.txt", "MS-SL"]),
     ],

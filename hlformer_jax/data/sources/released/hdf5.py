@@ -6,7 +6,7 @@ Therefore sizes and storage are checked before anything is read.
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import h5py
@@ -92,6 +92,10 @@ class FeatureFile:
             return self._count(item, listed)
         except (RuntimeError, OSError, TypeError) as error:  # HDF5's, and h5py's of odd types
             raise self._fault(item, f"are damaged ({error})") from None
+
+    def counts(self, places: Mapping[str, str]) -> dict[str, int]:
+        """Check items, given with the places that list them; return the rows of each (`count`)."""
+        return {item: self.count(item, place) for item, place in places.items()}
 
     def read(self, item: str, rows: int) -> np.ndarray:
         """Read the features of an item, float32 [rows, E]; `rows` is the result of `count`."""

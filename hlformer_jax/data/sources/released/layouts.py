@@ -8,7 +8,7 @@ Every error names the file, the line or the id, and the remedy.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
@@ -368,6 +368,7 @@ class ReleasedReader(Reader):
         self._ids = collection.feature_dir / "id.txt"
         self._splits: dict[str, Captions] = {split: self._read_captions(split) for split in SPLITS}
         annotations.check_shared_ids(self._splits, collection.captions)
+        videos, captions = self._first_places(*SPLITS)
         with contextlib.ExitStack() as stack:
 
             def features(path: Path, width: int, kind: FeatureKind) -> FeatureFile:
@@ -376,22 +377,26 @@ class ReleasedReader(Reader):
             self._videos: FeatureFile | None = None
             self.rows: dict[str, Rows] = {}
             if path := collection.video_features:
-                self._videos = features(path, collection.visual_dim, VIDEO_FRAMES)
-                self._num_frames = self._count_frames(self._videos)
+                self._videos = file = features(path, collection.visual_dim, VIDEO_FRAMES)
+                self._num_frames = {
+                    video: file.count(collection.key(video), place)
+                    for video, place in videos.items()
+                }
             else:
                 frames = FrameFeatures(collection.feature_dir, collection.visual_dim)
                 self._frames = stack.enter_context(closing(frames))
-                self.rows = self._read_rows()
+                self.rows = self._read_rows(videos)
                 self._num_frames = {video: len(rows) for video, rows in self.rows.items()}
             words = collection.text_features, collection.text_dim, collection.text_kind
             self._words = features(*words)
-            self._num_words: dict[str, int] = self._count_words()
+            self._num_words = self._words.counts(captions)
             if width := collection.teacher_dim:
                 self._teacher_frames = features(collection.teacher_frames, width, TEACHER_FRAMES)
                 paths = collection.teacher_captions, width, TEACHER_CAPTIONS
                 self._teacher_captions = features(*paths)
-                self._teacher_counts: dict[str, int] = {}
-                self._check_teacher()
+                taught_videos, taught_captions = self._first_places(TAUGHT_SPLIT)
+                self._teacher_counts = self._teacher_frames.counts(taught_videos)
+                self._teacher_captions.counts(taught_captions)
             self._files = stack.pop_all()
 
     @property
@@ -448,27 +453,32 @@ class ReleasedReader(Reader):
     def _read_captions(self, split: str) -> Captions:
         return annotations.read_captions(self.collection.captions(split))
 
-    def _listed(self, *splits: str) -> Iterator[tuple[str, Caption, str]]:
-        """Yield the video, the caption and its place (FILE:LINE) for all captions of splits."""
+    def _first_places(self, *splits: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the place (FILE:LINE) that first lists each video, and each caption, of splits."""
+        videos: dict[str, str] = {}
+        captions: dict[str, str] = {}
         for split in splits:
             path = self.collection.captions(split)
-            for video, captions in self._splits[split].items():
-                for caption in captions:
-                    yield video, caption, f"{path}:{caption.line}"
+            for video, video_captions in self._splits[split].items():
+                for caption in video_captions:
+                    place = f"{path}:{caption.line}"
+                    videos.setdefault(video, place)
+                    captions.setdefault(caption.caption_id, place)
+        return videos, captions
 
-    def _read_rows(self) -> dict[str, Rows]:
+    def _read_rows(self, captioned: Mapping[str, str]) -> dict[str, Rows]:
+        """Return the rows of captioned videos, given with the places that list them."""
         path = self.collection.feature_dir / "video2frames.txt"
-        captioned = {video for captions in self._splits.values() for video in captions}
         rows = read_frame_lists(path, read_row_names(self._ids, self._frames.num_rows), captioned)
-        for video, _, listed in self._listed(*SPLITS):
+        for video, place in captioned.items():
             if video not in rows:
                 raise DataError(
-                    f"{listed}: video {video!r} is not in {path}; the two files belong to "
+                    f"{place}: video {video!r} is not in {path}; the two files belong to "
                     f"different downloads, or the caption's id is misspelt"
                 )
             if not len(rows[video]):
                 raise DataError(
-                    f"{path}: video {video!r}, captioned at {listed}, has no frames; remove "
+                    f"{path}: video {video!r}, captioned at {place}, has no frames; remove "
                     f"its captions or download the features again"
                 )
         if unused := [video for video in rows if video not in captioned]:
@@ -477,27 +487,6 @@ class ReleasedReader(Reader):
                 *(path, len(unused), unused[0]),
             )
         return {video: rows[video] for video in captioned}
-
-    def _count_frames(self, videos: FeatureFile) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for video, _, listed in self._listed(*SPLITS):
-            if video not in counts:
-                counts[video] = videos.count(self.collection.key(video), listed)
-        return counts
-
-    def _count_words(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for _, caption, listed in self._listed(*SPLITS):
-            name = caption.caption_id
-            if name not in counts:
-                counts[name] = self._words.count(name, listed)
-        return counts
-
-    def _check_teacher(self) -> None:
-        for video, caption, listed in self._listed(TAUGHT_SPLIT):
-            if video not in self._teacher_counts:
-                self._teacher_counts[video] = self._teacher_frames.count(video, listed)
-            self._teacher_captions.count(caption.caption_id, listed)
 
 
 class MomentReader(ReleasedReader):

@@ -37,6 +37,7 @@ from hlformer_jax.data.sources.protocol import (
     stamps,
 )
 from hlformer_jax.data.transforms import normalise
+from hlformer_jax.text import shown
 
 CLIPS, REGROUPED = "qvhighlights", "qvhighlights_youtube"
 """The values of `config.data.collection` for the two protocols."""
@@ -154,9 +155,7 @@ class QVReader(Reader):
         rows = []
         for clip, count in self._clips[video].items():
             paths = [self._source.features(folder, clip) for folder in WIDTHS]
-            with np.errstate(
-                invalid="ignore"
-            ):  # values that are not finite are refused when they are prepared
+            with np.errstate(invalid="ignore"):  # values that are not finite are refused later
                 parts = [normalise(_load(path, "features")[:count]) for path in paths]
             rows.append(np.concatenate(parts, axis=-1))
         return np.concatenate(rows)
@@ -222,7 +221,7 @@ class QVReader(Reader):
 
 def _as_number(value: Any, what: str, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise DataError(f"{where}: {what} is {annotations.shown(value)}; it must be a whole number")
+        raise DataError(f"{where}: {what} is {shown(value)}; it must be a whole number")
     return value
 
 
@@ -234,8 +233,9 @@ def _parse_clip(clip: str, where: str) -> tuple[str, tuple[float, float]]:
     except ValueError:
         youtube, start, end = "", 0.0, 0.0
     if not youtube or not 0 <= start < end < 1e6 or "/" in clip or "\0" in clip:
-        shown = annotations.shown(clip)
-        raise DataError(f"{where}: vid is {shown}; it must be YOUTUBE-ID_START_END, in seconds")
+        raise DataError(
+            f"{where}: vid is {shown(clip)}; it must be YOUTUBE-ID_START_END, in seconds"
+        )
     return youtube, (start, end)
 
 
