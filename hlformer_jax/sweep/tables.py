@@ -457,35 +457,10 @@ def show(table: Table) -> None:
         title = section.title
         if index == 0:
             title = "\n".join([section.title, *table["about"]])
-        width = console.width if console.is_terminal else None
-        for rows in _blocks(section, width):
-            cli.print_table(rows[0], rows[1:], title)
-            title = f"{section.title} (continued)"
+        cli.print_table(section.rows[0], section.rows[1:], title, groups=section.groups)
         console.print(section.note, markup=False, highlight=False, soft_wrap=True)
     for note in notes(table):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def _blocks(section: Section, width: int | None) -> list[list[list[str]]]:
-    """Split a section's columns into tables of at most `width` characters; None: one table.
-
-    Each table has the first column, and columns of a group stay together.
-    """
-    if width is None or not section.groups:
-        return [section.rows]
-    # A column takes two blanks beside its longest cell.
-    widths = [2 + max(map(len, column)) for column in zip(*section.rows, strict=True)]
-    blocks: list[list[int]] = [[]]
-    used, start = widths[0], 1
-    for size in section.groups:
-        group = list(range(start, start + size))
-        needed = sum(widths[k] for k in group)
-        if blocks[-1] and used + needed > width:
-            blocks.append([])
-            used = widths[0]
-        blocks[-1] += group
-        used, start = used + needed, start + size
-    return [[[row[0], *(row[k] for k in block)] for row in section.rows] for block in blocks]
 
 
 def _spread(metric: str, mean: float | None, deviation: float | None) -> str:

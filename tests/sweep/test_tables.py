@@ -4,11 +4,12 @@ import csv
 import io
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
 
-from hlformer_jax import files
+from hlformer_jax import files, terminal
 from hlformer_jax import sweep as definition
 from hlformer_jax.config import describe_data
 from hlformer_jax.errors import UserError
@@ -254,19 +255,21 @@ def test_lines_name_the_variants_if_their_data_differs(sweep_of, result_of, tmp_
     assert about[1].startswith("narrow measured on: ") and "(8 wide)" in about[1]
 
 
-def test_a_narrow_terminal_shows_a_table_in_parts(table):
-    main = tables.sections(table)[0]
-    blocks = tables._blocks(main, 60)
-    assert len(blocks) > 1 and all(block[1][0] == "full" for block in blocks)
-    heads = [head for block in blocks for head in block[0][1:]]
-    assert heads == main.rows[0][1:]
-    for block in blocks:  # a metric stays with its published figure
-        assert [head for head in block[0] if head.endswith("published")] == [
-            f"{head} published" for head in block[0][1:] if head in definition.METRICS
+@pytest.mark.parametrize("width", [60, 71])
+def test_a_narrow_terminal_shows_a_table_in_parts(width, table, capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "width", lambda: width)
+    tables.show(table)
+    lines = capsys.readouterr().out.splitlines()
+    heads = [lines[k] for k, line in enumerate(lines[1:]) if set(line.strip()) == {"─"}]
+    assert max(map(len, heads)) <= width
+    parts = [re.split(" {2,}", line.strip()) for line in heads]
+    main = tables.sections(table)[0].rows[0][1:]
+    assert sum(parts, [])[: len(main)] == main and len(parts) > 3
+    for part in parts:  # a metric stays with its published figure
+        assert [head for head in part if head.endswith("published")] == [
+            f"{head} published" for head in part if head in definition.METRICS
         ]
-        widths = [2 + max(map(len, column)) for column in zip(*block, strict=True)]
-        assert sum(widths) <= 60 or len(block[0]) <= 3
-    assert tables._blocks(main, None) == [main.rows]
+    assert any(line.strip() == "a | title: ActivityNet Captions (continued)" for line in lines)
 
 
 def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
