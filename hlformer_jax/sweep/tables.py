@@ -166,6 +166,8 @@ def sections(table: Table) -> list[Section]:
 
 def _columns(table: Table, metrics: Sequence[str]) -> list[Column]:
     """Return the columns of some metrics, and of the last metric's change if there is any."""
+    if not metrics:
+        return []
     rows = [*table["variants"], *table["cited"]]
     names = [(metric, metric.partition("/")[2] if "=" in metric else metric) for metric in metrics]
     change = change_of(metrics[-1])

@@ -530,6 +530,17 @@ def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_o
     assert flat["Δ t2v/MRR_measured"] == ball["Δ t2v/MRR_published"] == ""
 
 
+def test_a_sweep_may_show_parts_of_the_test_split_only(sweep_of, result_of, tmp_path):
+    names = ("leaves=2/t2v/MRR", "leaves=3/t2v/MRR")
+    sweep = sweep_of({"full": {}}, metrics=names, seeds=(0,))
+    [run] = expand(sweep)
+    result = result_of(run, 10.0) | {"metrics": dict(zip(names, (0.5, 0.25), strict=True))}
+    files.write_json(tmp_path / run.directory / "result.json", result)
+    main, parts, _ = tables.sections(tables.publish(sweep, [run], tmp_path))
+    assert main.rows == [["", "seeds"], ["full", "1"]]
+    assert [row[1] for row in parts.rows[1:]] == ["0.500", "0.250"]
+
+
 def test_published_costs_stand_beside_measured_ones(sweep_of, result_of, tmp_path):
     costs = {"full": {"parameters": 4.85e6, "seconds_query": 12.93e-3, "bytes_corpus": 250.11e6}}
     sweep = sweep_of({"full": {}}, seeds=(0,), published_costs=costs, notes=["of 250 videos"])
