@@ -530,6 +530,20 @@ def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_o
     assert flat["Δ t2v/MRR_measured"] == ball["Δ t2v/MRR_published"] == ""
 
 
+def test_a_change_may_be_printed_for_some_parts_only(sweep_of, result_of, tmp_path):
+    names = ("leaves=1/t2v/MRR", "leaves=5/t2v/MRR", "t2v/MRR")
+    published = {"full": {"leaves=5/Δ t2v/MRR": 8.33}}
+    sweep = sweep_of({"full": {}}, metrics=names, published=published, seeds=(0,))
+    [run] = expand(sweep)
+    result = result_of(run, 10.0) | {"metrics": dict.fromkeys(names, 0.5)}
+    files.write_json(tmp_path / run.directory / "result.json", result)
+    assert tables.sections(tables.publish(sweep, [run], tmp_path))[1].rows == [
+        ["", "t2v/MRR", "Δ t2v/MRR", "Δ t2v/MRR published"],
+        ["leaves = 1, full", "0.500", "–", "–"],
+        ["leaves ≥ 5, full", "0.500", "–", "+8.33 %"],
+    ]
+
+
 def test_a_sweep_may_show_parts_of_the_test_split_only(sweep_of, result_of, tmp_path):
     names = ("leaves=2/t2v/MRR", "leaves=3/t2v/MRR")
     sweep = sweep_of({"full": {}}, metrics=names, seeds=(0,))
