@@ -107,6 +107,7 @@ def print_table(
     title: str = "",
     text_columns: Collection[str] = (),
     width: int | None = None,
+    groups: Sequence[int] = (),
 ) -> None:
     """Print a table.
 
@@ -117,31 +118,38 @@ def print_table(
       text_columns: names of further columns that are aligned to the left.
       width: the largest width in characters. None: on a terminal its width, with a wider table
         printed in several parts; in a file or a pipe, as wide as needed.
+      groups: numbers of adjacent columns that stay in one part, from left to right, without the
+        first column; by default each column is a group.
     """
     columns = terminal.width() if width is None else None
     if columns is not None:
-        for part in _split_columns([head, *rows], columns):
+        heading = title.partition("\n")[0]
+        for part in _split_columns([head, *rows], columns, groups or [1] * (len(head) - 1)):
             _print_part(part[0], part[1:], title, text_columns, columns)
-            title = ""
+            title = f"{heading} (continued)" if title else ""
     else:
         _print_part(head, rows, title, text_columns, width)
 
 
-def _split_columns(rows: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
-    """Split the columns of a table into parts of at most `width` characters.
+def _split_columns(
+    rows: Sequence[Sequence[str]], width: int, groups: Sequence[int]
+) -> list[list[list[str]]]:
+    """Split the groups of columns of a table into parts of at most `width` characters.
 
     The first column is repeated in each part.
     """
     # A column takes two blanks beside its longest cell; the table takes one at each end.
     widths = [2 + max(map(len, column)) for column in zip(*rows, strict=True)]
     parts: list[list[int]] = [[]]
-    used = 2 + widths[0]
-    for index, needed in enumerate(widths[1:], 1):
+    used, start = 2 + widths[0], 1
+    for size in groups:
+        group = range(start, start + size)
+        needed = sum(widths[index] for index in group)
         if parts[-1] and used + needed > width:
             parts.append([])
             used = 2 + widths[0]
-        parts[-1].append(index)
-        used += needed
+        parts[-1] += group
+        used, start = used + needed, start + size
     return [[[row[0], *(row[index] for index in part)] for row in rows] for part in parts]
 
 

@@ -26,18 +26,16 @@ def get_config(name: str = "") -> ConfigDict:
     data_set, _, option = ("synthetic-debug" if name == "debug" else name).partition("-")
     data_set = data_set or "synthetic"
     loss = default("hover").loss
-    alone = {"tree": 0.0, "chain": 0.0, "order": 0.0}
     heavy = {"chain": 30 * loss.chain, "order": 30 * loss.order}
-    cosine = {"geometry": "euclidean", "metric": "cosine"}
     spaces = {
         "ball": {"geometry": "poincare"},
         "hyperboloid": {"geometry": "lorentz"},
         "Euclidean": {"geometry": "euclidean"},
     }
-    variants = {"Euclidean cosine, align": FLAT, "Euclidean cosine, all": {"model": cosine}}
+    variants = {"Euclidean cosine, align": FLAT, "Euclidean cosine, all": {"model": FLAT["model"]}}
     for space, fields in spaces.items():
         longer = fields | {"lift": "radius"}
-        variants[f"{space}, align"] = {"model": fields, "loss": alone}
+        variants[f"{space}, align"] = {"model": fields, "loss": FLAT["loss"]}
         variants[f"{space}, all"] = {"model": fields}
         variants[f"{space}, all, × 30"] = {"model": longer, "loss": heavy}
     return define(

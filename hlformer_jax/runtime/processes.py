@@ -69,8 +69,15 @@ def join_processes(coordinator: str, processes: int, process: int) -> None:
       ProcessError: if the arguments are wrong or the processes do not find one another.
     """
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
-    if not coordinator and processes == 1 and tasks == 1:
+    uses_defaults = not coordinator and processes == 1
+    if uses_defaults and tasks == 1:
         return
+    has_address = re.fullmatch(r".+:\d+", coordinator) is not None
+    if not uses_defaults and not (has_address and 0 <= process < processes):
+        raise ProcessError(
+            f"`coordinator`={coordinator!r}, `processes`={processes}, `process`={process}:"
+            " give HOST:PORT of process 0, and a `process` from 0 to `processes` minus 1"
+        )
     from jax.experimental import multihost_utils
 
     # Processes on CPUs communicate through gloo; GPUs have a library of their own.
@@ -82,15 +89,10 @@ def join_processes(coordinator: str, processes: int, process: int) -> None:
         # is five minutes.
         initialize = functools.partial(initialize, shutdown_timeout_seconds=SHUTDOWN_SECONDS)
     try:
-        if not coordinator and processes == 1:
+        if uses_defaults:
             # By default JAX takes the GPU with the number of the task on its node, but Slurm may
             # show each task only its own GPUs, numbered from 0.
             initialize(local_device_ids=_visible_gpus())
-        elif not (re.fullmatch(r".+:\d+", coordinator) and 0 <= process < processes):
-            raise ProcessError(
-                f"`coordinator`={coordinator!r}, `processes`={processes}, `process`={process}:"
-                " give HOST:PORT of process 0, and a `process` from 0 to `processes` minus 1"
-            )
         else:
             initialize(coordinator, processes, process)
         # Connect now, while the processes are at the same point. Later a process may be far behind;
@@ -99,8 +101,6 @@ def join_processes(coordinator: str, processes: int, process: int) -> None:
         # JAX has installed a handler for SIGTERM, which nothing here reads.
         signal.signal(signal.SIGTERM, terminated)
     except (RuntimeError, ValueError) as error:
-        if isinstance(error, ProcessError):
-            raise
         reason = str(error).strip().splitlines()[0]
         raise ProcessError(f"process {process} of {processes} could not start: {reason}") from error
 

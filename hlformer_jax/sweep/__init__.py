@@ -9,16 +9,14 @@ comparison    tells which differences are real, by a paired bootstrap over queri
 This module defines a sweep and expands it to its runs. A file in ``configs/sweeps/`` calls
 `define`, whose arguments are the fields of the sweep's configuration. `base` and `bases` are
 complete configurations. If the command line sets a field of `base`
-(`--config.base.train.epochs=3`), the field changes in all bases. The additional field `defined` is
-a copy of `base` as the file defines it; changes are found by comparison with it, and by
-`mark_given`.
+(`--config.base.train.epochs=3`), the field changes in all bases. The additional field `defined` has
+the fields of `base` as the file defines them, by their full names; changes are found by comparison
+with it, and by `mark_given`.
 
 Nothing here loads JAX, so that a configuration file loads quickly.
 """
 
-import functools
 import itertools
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +25,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import ConfigError, check, flat, load, locate
+from hlformer_jax.config.names import field_suggestion
 from hlformer_jax.text import suggestion
 
 METRICS = ("R@1", "R@5", "R@10", "R@100", "SumR")
@@ -158,7 +157,7 @@ def define(
         "pairs": tuple(pairs),
         "relative": dict(relative or {}),
         "timed": timed,
-        "defined": first.copy_and_resolve_references(),
+        "defined": flat(first),
     }
     # Dictionaries are not converted: a variant's name may contain a dot, a field's name may not.
     return ConfigDict(content, convert_dict=False).lock()
@@ -209,9 +208,7 @@ def mark_given(sweep: ConfigDict, names: Iterable[str]) -> None:
     for name in names:
         field = name.removeprefix("base.")
         if len({repr(base.get(field)) for base in bases}) > 1:
-            *sections, key = field.split(".")
-            with sweep.unlocked():
-                del functools.reduce(operator.getitem, sections, sweep.defined)[key]
+            sweep.defined.pop(field, None)
 
 
 def expand(sweep: ConfigDict) -> list[Run]:
@@ -222,7 +219,7 @@ def expand(sweep: ConfigDict) -> list[Run]:
         runs into one directory, or has a variant with an invalid configuration.
     """
     _check_names(sweep)
-    changed = _changes(sweep.defined, sweep.base)
+    changed = changed_fields(sweep)
     if "seed" in changed:
         raise ConfigError("a sweep sets the seed of its runs: give `config.seeds`, not base.seed")
     variants = {name: _variant(sweep, name, changed) for name in sweep.variants}
@@ -284,7 +281,12 @@ def share(runs: Sequence[Run], task: int, tasks: int) -> list[Run]:
 
 def changed_fields(sweep: ConfigDict) -> dict[str, Any]:
     """Return the fields of the base that the command line changed, by their full names."""
-    return flat(_changes(sweep.defined, sweep.base))
+    before = sweep.defined
+    return {
+        name: value
+        for name, value in flat(sweep.base).items()
+        if name not in before or value != before[name]
+    }
 
 
 def task_of_array(environment: Mapping[str, str]) -> tuple[int, int]:
@@ -409,35 +411,24 @@ def _variant(sweep: ConfigDict, name: str, changed: Mapping[str, Any]) -> Config
     return config
 
 
-def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str, section: str = "") -> None:
-    for key, value in fields.items():
-        name = f"{section}{key}"
-        if key not in config:
-            closest = suggestion(key, config)
+def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str) -> None:
+    """Set fields of a configuration, which are nested or have their full names.
+
+    Raises:
+      ConfigError: if a field is unknown or has a value of another type; begins with `where`.
+    """
+    present = flat(config)
+    for name, value in flat(fields).items():
+        if isinstance(config.get(name), ConfigDict):
+            raise ConfigError(f"{where}: config.{name} is a section, but {value!r} is not")
+        if name not in present:
+            closest = field_suggestion(name, present)
             raise ConfigError(f"{where}: the field config.{name} is unknown{closest}")
-        if isinstance(config[key], ConfigDict) != isinstance(value, Mapping):
-            kind = "a section" if isinstance(config[key], ConfigDict) else "a field"
-            raise ConfigError(f"{where}: config.{name} is {kind}, but {value!r} is not")
-        if isinstance(value, Mapping):
-            _apply(config[key], value, where, f"{name}.")
-            continue
         try:
-            config[key] = value
+            config.update_from_flattened_dict({name: value})
         except TypeError:
-            kind = type(config[key]).__name__
+            kind = type(present[name]).__name__
             raise ConfigError(f"{where}: config.{name} is {value!r}: it must be a {kind}") from None
-
-
-def _changes(before: ConfigDict, after: ConfigDict) -> dict[str, Any]:
-    """Return the fields of `after` that differ or that `before` lacks, nested."""
-    changes = {}
-    for key, value in after.items():
-        if isinstance(value, ConfigDict):
-            if inner := _changes(before[key], value):
-                changes[key] = inner
-        elif key not in before or value != before[key]:
-            changes[key] = value
-    return changes
 
 
 def _slug(name: str) -> str:

@@ -117,7 +117,7 @@ def perform(
         runs.check(selection, root)
         may_skip_all = len(mine) < len(selection)
         ready = runs.open_data(mine, root, terminal.warn, may_skip_all, planned)
-        failures = runs.perform(ready, root, terminal.report, after, warn=terminal.warn)
+        failures = runs.perform(ready, root, terminal.report, terminal.warn, after)
         tables.show(tables.publish(sweep, planned, root, replace, selection))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)

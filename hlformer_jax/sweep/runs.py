@@ -69,9 +69,8 @@ def perform(
     runs: Sequence[Run],
     root: Path,
     report: Callable[[str], None],
+    warn: Callable[[str], None],
     after: Callable[[Run], None] = lambda run: None,
-    execute: Callable[[Run, Path], dict[str, Any]] | None = None,
-    warn: Callable[[str], None] | None = None,
 ) -> dict[Path, str]:
     """Train a task's unfinished runs; a run that fails does not stop the following ones.
 
@@ -79,10 +78,8 @@ def perform(
       runs: the runs of the task.
       root: the directory of the sweep.
       report: receives lines about the progress.
+      warn: receives a line with the reason for each run that fails.
       after: called with each run after it has finished or failed.
-      execute: trains a run in a directory and returns the content of result.json; None uses the
-        trainer.
-      warn: receives a line with the reason for each run that fails; None uses `report`.
 
     Returns:
       The reason in one line for each run that failed, by its directory.
@@ -90,7 +87,7 @@ def perform(
     Raises:
       Stopped: if a signal ended a run; its state has been saved.
     """
-    execute, warn, time_left = execute or _execute, warn or report, terminal.TimeLeft()
+    time_left = terminal.TimeLeft()
     if done := sum(is_finished(run, root) for run in runs):
         report(f"{done} of {len(runs)} runs are already finished")
     failures: dict[Path, str] = {}
@@ -105,7 +102,7 @@ def perform(
         report(f"run {index} of {len(runs)}: {run.title}{remaining}")
         directory = root / run.directory
         try:
-            result = execute(run, directory)
+            result = train(run, directory)
         except loop.Stopped:
             raise
         except checkpoints.OccupiedError:
@@ -203,7 +200,7 @@ def open_data(
     return ready
 
 
-def _execute(run: Run, directory: Path) -> dict[str, Any]:
+def train(run: Run, directory: Path) -> dict[str, Any]:
     """Train a run in a directory, and return the content of its result.json."""
     with compiler.configured(run.config):
         outcome = loop.train(run.config, directory)

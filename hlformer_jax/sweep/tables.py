@@ -98,8 +98,7 @@ class Section(NamedTuple):
 class Column(NamedTuple):
     """A metric in a table, with columns of its published and corrected figures if there are any."""
 
-    metric: str  # full name of the metric
-    head: str
+    metric: str  # without the name of a part of the test split; or a change ("Δ METRIC")
     published: bool
     corrected: bool
 
@@ -107,7 +106,7 @@ class Column(NamedTuple):
     def heads(self) -> list[str]:
         """The heads of the columns of the metric."""
         kinds = ["", *["published"] * self.published, *["corrected"] * self.corrected]
-        return [f"{self.head} {kind}".strip() for kind in kinds]
+        return [f"{self.metric} {kind}".strip() for kind in kinds]
 
 
 def sections(table: Table) -> list[Section]:
@@ -164,25 +163,27 @@ def sections(table: Table) -> list[Section]:
     return parts
 
 
-def _columns(table: Table, metrics: Sequence[str]) -> list[Column]:
-    """Return the columns of some metrics, and of the last metric's change if there is any."""
+def _columns(table: Table, metrics: Sequence[str], prefixes: Sequence[str] = ("",)) -> list[Column]:
+    """Return the columns of some metrics, and of the last metric's change if there is any.
+
+    Args:
+      table: the table.
+      metrics: names of the metrics, without the name of a part of the test split.
+      prefixes: the starts of their full names, such as "leaves=2/" for a part.
+    """
     rows = [*table["variants"], *table["cited"]]
-    names = [(metric, metric.partition("/")[2] if "=" in metric else metric) for metric in metrics]
-    change = change_of(metrics[-1])
-    if table["relative"] or any(change in row["published"] for row in rows):
-        names.append((change, f"Δ {names[-1][1]}"))
-    return [
-        Column(
-            name,
-            head,
-            any(name in row["published"] for row in rows),
-            any(name in row["corrected"] for row in rows),
-        )
-        for name, head in names
-    ]
+
+    def has(kind: str, name: str) -> bool:
+        return any(f"{prefix}{name}" in row[kind] for row in rows for prefix in prefixes)
+
+    changes = [change_of(metric) for metric in metrics[-1:]]
+    names = [*metrics, *(x for x in changes if table["relative"] or has("published", x))]
+    return [Column(name, has("published", name), has("corrected", name)) for name in names]
 
 
-def _figures(table: Table, row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
+def _figures(
+    table: Table, row: Mapping[str, Any], columns: Sequence[Column], prefix: str = ""
+) -> list[str]:
     """Return the cells of some columns: measured, published and corrected figures of a row."""
     marks = {
         (note["name"], note["metric"]): _superscript(note["number"]) for note in table["footnotes"]
@@ -190,7 +191,7 @@ def _figures(table: Table, row: Mapping[str, Any], columns: Sequence[Column]) ->
     name = row["variant"] if "variant" in row else row["method"]
     cells = []
     for column in columns:
-        metric, is_change = column.metric, column.head.startswith("Δ ")
+        metric, is_change = f"{prefix}{column.metric}", column.metric.startswith("Δ ")
         if is_change:
             cells.append(_formatted(change(table, row, metric), "+.2f", suffix=" %"))
         elif "mean" in row:
@@ -233,30 +234,19 @@ def _parts(table: Table) -> list[Section]:
     sections = []
     for shown in dict.fromkeys(map(tuple, columns.values())):
         parts = [part for part, names in columns.items() if tuple(names) == shown]
-        # A column exists if any of the parts has figures for it.
-        merged = [_columns(table, [f"{part}/{metric}" for metric in shown]) for part in parts]
-        widest = [
-            (any(x.published for x in metric), any(x.corrected for x in metric))
-            for metric in zip(*merged, strict=True)
-        ]
-        rows: list[list[str]] = []
-        groups: tuple[int, ...] = ()
-        for part, part_columns in zip(parts, merged, strict=True):
-            wide = [
-                column._replace(published=published, corrected=corrected)
-                for column, (published, corrected) in zip(part_columns, widest, strict=True)
-            ]
-            if not rows:
-                rows.append(["", *(head for column in wide for head in column.heads)])
-                groups = tuple(len(column.heads) for column in wide)
+        part_columns = _columns(table, shown, [f"{part}/" for part in parts])
+        rows = [["", *(head for column in part_columns for head in column.heads)]]
+        for part in parts:
+            prefix, label = f"{part}/", part_label(part)
             for row in table["variants"]:
-                name = f"{part_label(part)}, {row['variant']}"
-                rows.append([name, *_figures(table, row, wide)])
+                cells = _figures(table, row, part_columns, prefix)
+                rows.append([f"{label}, {row['variant']}", *cells])
             for row in table["cited"]:
-                if any(metric.startswith(f"{part}/") for metric in row["published"]):
-                    name = f"{part_label(part)}, {row['method']} (cited)"
-                    rows.append([name, *_figures(table, row, wide)])
-        kinds = " and ".join(dict.fromkeys(part.partition("=")[0] for part in columns))
+                if any(metric.startswith(prefix) for metric in row["published"]):
+                    cells = _figures(table, row, part_columns, prefix)
+                    rows.append([f"{label}, {row['method']} (cited)", *cells])
+        kinds = " and ".join(dict.fromkeys(part.partition("=")[0] for part in parts))
+        groups = tuple(len(column.heads) for column in part_columns)
         note = "Over the queries of each part; as above." + table["coverage"]
         sections.append(Section(f"By {kinds}", rows, note, groups))
     return sections
@@ -457,35 +447,10 @@ def show(table: Table) -> None:
         title = section.title
         if index == 0:
             title = "\n".join([section.title, *table["about"]])
-        width = console.width if console.is_terminal else None
-        for rows in _blocks(section, width):
-            cli.print_table(rows[0], rows[1:], title)
-            title = f"{section.title} (continued)"
+        cli.print_table(section.rows[0], section.rows[1:], title, groups=section.groups)
         console.print(section.note, markup=False, highlight=False, soft_wrap=True)
     for note in notes(table):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def _blocks(section: Section, width: int | None) -> list[list[list[str]]]:
-    """Split a section's columns into tables of at most `width` characters; None: one table.
-
-    Each table has the first column, and columns of a group stay together.
-    """
-    if width is None or not section.groups:
-        return [section.rows]
-    # A column takes two blanks beside its longest cell.
-    widths = [2 + max(map(len, column)) for column in zip(*section.rows, strict=True)]
-    blocks: list[list[int]] = [[]]
-    used, start = widths[0], 1
-    for size in section.groups:
-        group = list(range(start, start + size))
-        needed = sum(widths[k] for k in group)
-        if blocks[-1] and used + needed > width:
-            blocks.append([])
-            used = widths[0]
-        blocks[-1] += group
-        used, start = used + needed, start + size
-    return [[[row[0], *(row[k] for k in block)] for row in section.rows] for block in blocks]
 
 
 def _spread(metric: str, mean: float | None, deviation: float | None) -> str:

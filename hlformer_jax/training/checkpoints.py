@@ -259,18 +259,19 @@ class Series:
             name for name in saved.keys() | expected.keys() if saved.get(name) != expected.get(name)
         ):
             name = differing[0]
+            start = (
+                f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in the"
+                f" checkpoint but {expected.get(name, 'none')}"
+            )
             if all(name.startswith("optimiser.") for name in differing):
                 raise CheckpointError(
-                    f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in"
-                    f" the checkpoint but {expected.get(name, 'none')} now: the run was trained"
-                    " with another optimiser; resume it with the program that started it"
+                    f"{start} now: the run was trained with another optimiser; resume it with the"
+                    " program that started it"
                 )
             raise CheckpointError(
-                f"{self._manager.directory}: {name} has shape {saved.get(name, 'none')} in"
-                f" the checkpoint but {expected.get(name, 'none')} in the configured model"
-                f" ({len(differing)} of {len(expected)} parameters differ); set config.model"
-                " (hidden_size, lorentz_dim, blocks …) and config.data (visual_dim,"
-                " text_dim) to those it was trained with"
+                f"{start} in the configured model ({len(differing)} of {len(expected)} parameters"
+                " differ); set config.model (hidden_size, lorentz_dim, blocks …) and config.data"
+                " (visual_dim, text_dim) to those it was trained with"
             )
 
     def close(self) -> None:
@@ -777,14 +778,12 @@ def _compare(
     ignored = [name for name in allowed if not (are_fixed and name in _METRIC_FIELDS)]
     compared = flat(_without_inputs(recorded)), flat(_settings(config, fingerprint)), ignored
     if differences := [difference for _, difference in _differences(*compared)]:
-        hint = (
-            (
-                " (the data has other files, or files whose times changed when copied: cp -a"
-                " keeps the times)"
+        hint = ""
+        if before.data != fingerprint:
+            hint = (
+                " (the data has other files, or files whose times changed when copied: cp -a keeps"
+                " the times)"
             )
-            if before.data != fingerprint
-            else ""
-        )
         raise WorkdirError(
             f"{workdir} holds a run that differs in {'; '.join(differences)}{hint}: choose"
             f" another `workdir` (with `init`={workdir} to start from its parameters), or give"
@@ -803,8 +802,11 @@ def _are_other(before: str | None, now: str | None) -> bool:
 
 
 def _without_inputs(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a record that `_settings` has, and an evaluation's checkpoint."""
-    others = ("init", _MOMENTS, _SUBSET)
+    """Return the entries of a record that `_settings` has, and an evaluation's checkpoint.
+
+    The environment is left out, because a run may resume in another.
+    """
+    others = ("init", _MOMENTS, _SUBSET, "device", "versions")
     return {name: value for name, value in recorded.items() if name not in others}
 
 
@@ -815,15 +817,11 @@ def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[s
 
 
 def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
-    """Read the recorded settings of a directory; None without a record.
-
-    The environment is left out, because a run may resume in another.
-    """
+    """Read the recorded settings of a directory; None without a record."""
     path = workdir / file
     if not os.path.lexists(path):
         return None
-    recorded = read_record(path, ("config", "data_fingerprint"))
-    return {name: x for name, x in recorded.items() if name not in ("device", "versions")}
+    return read_record(path, ("config", "data_fingerprint"))
 
 
 def read_record(

@@ -354,19 +354,6 @@ def report(line: str) -> None:
         terminal.report(line)
 
 
-@contextlib.contextmanager
-def traced(directory: Path, state: object) -> Iterator[None]:
-    """Trace the computations of a block into `directory`, for TensorBoard or Perfetto.
-
-    Args:
-      directory: directory of the trace.
-      state: arrays to wait for before the trace begins.
-    """
-    jax.block_until_ready(state)
-    with jax.profiler.trace(str(directory)):
-        yield
-
-
 # The loop
 
 
@@ -439,7 +426,6 @@ def train(
 def start(
     config: ConfigDict,
     directory: Path,
-    mesh: Mesh | None = None,
     family: Family | None = None,
     init: Path | None = None,
 ) -> Iterator["Trainer"]:
@@ -450,7 +436,6 @@ def start(
     Args:
       config: the configuration of the run.
       directory: the directory of the run.
-      mesh: the devices; by default all devices.
       family: the family of models; by default the family of the configuration.
       init: run (its best epoch) or converted checkpoint whose parameters the run starts from, with
         a fresh optimiser. config.json records the path for a run that resumes.
@@ -464,7 +449,7 @@ def start(
       CheckpointError: if a checkpoint is missing, damaged or of another model.
     """
     check(config)
-    mesh = devices.mesh() if mesh is None else mesh
+    mesh = devices.mesh()
     family = family or training.build(config, mesh)
     family.check_trainable()
     if init is not None:
@@ -490,7 +475,8 @@ def start(
         origin = None if restored else init or checkpoints.recorded_init(directory)
         params = None if origin is None else _initial_params(origin, template.params, family)
         report(f"directory: {directory}")
-        report(f"data: {_data_of(family)}")
+        summary = getattr(family, "summary", lambda: f"{family.num_examples:,} training examples")
+        report(f"data: {summary()}")
         with (
             terminal.reported_if_slow(
                 "compiling the training step: on a GPU this takes minutes; later starts read it"
@@ -503,15 +489,9 @@ def start(
             options = compiler.compiler_options(config)
             future = thread.submit(_first_state, restored, initial, mesh, options)
             loss = family.loss(steps_per_epoch)
-            constants = getattr(family, "program_constants", None)
+            constants = getattr(family, "program_constants", lambda: None)()
             compiled = compile_steps(
-                loss,
-                optimiser,
-                family.project,
-                feed,
-                template,
-                config,
-                constants() if constants else None,
+                loss, optimiser, family.project, feed, template, config, constants
             )
         state = future.result()
         if params is not None:
@@ -520,13 +500,12 @@ def start(
         step = int(state.step)
         size = sum(x.size for x in jax.tree.leaves(template.params))
         peak = compiler.memory_plan(compiled.program).get("peak", 0)
-        for line in (
+        report(
             f"model: {size:,} parameters; {mesh.size} x {mesh.devices.flat[0].device_kind};"
-            f" a step takes {(peak + feed.bytes_ahead) / 1e9:.2f} GB on each",
-            f"steps: {steps_per_epoch} per epoch, at most {train.epochs} epochs"
-            + (f"; resumed after step {step}, in epoch {progress.epochs + 1}" if step else ""),
-        ):
-            report(line)
+            f" a step takes {(peak + feed.bytes_ahead) / 1e9:.2f} GB on each"
+        )
+        resumed = f"; resumed after step {step}, in epoch {progress.epochs + 1}" if step else ""
+        report(f"steps: {steps_per_epoch} per epoch, at most {train.epochs} epochs{resumed}")
         yield Trainer(
             config=config,
             directory=directory,
@@ -561,11 +540,6 @@ def _initial_params(origin: Path, template: Any, family: Family) -> Any:
     note = f"; fields that differ: {', '.join(differing)}" if differing else ""
     report(f"initial parameters: {origin} ({checkpoints.summary(info)}){note}")
     return family.project(params)
-
-
-def _data_of(family: Family) -> str:
-    summary = getattr(family, "summary", None)
-    return summary() if summary else f"{family.num_examples:,} training examples"
 
 
 @dataclasses.dataclass
@@ -620,7 +594,8 @@ class Trainer:
                 traces = profile and (index == 1 or (index == 0 and end == last))
                 with contextlib.ExitStack() as stack:
                     if traces:
-                        stack.enter_context(traced(self.directory / "profile", self.state))
+                        jax.block_until_ready(self.state)
+                        stack.enter_context(jax.profiler.trace(str(self.directory / "profile")))
                     self.state, scalars = self.steps(self.state, chunk)
                     if traces:
                         jax.block_until_ready(self.state)

@@ -20,11 +20,17 @@ from hlformer_jax.training.checkpoints import Fingerprints, OccupiedError, Workd
 from hlformer_jax.training.loop import NonFiniteLossError
 
 
-def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small, tmp_path):
+def _drop(line):
+    """Take a line and drop it."""
+
+
+def test_a_run_that_fails_leaves_the_others_and_is_tried_again(
+    result_of, small, tmp_path, monkeypatch
+):
     sweep, planned = small
     called, told = [], []
 
-    def execute(run, directory):
+    def train(run, directory):
         called.append(directory.relative_to(tmp_path))
         assert directory == tmp_path / run.directory
         if run.variant == "bad" and run.seed == 1 and len(called) <= len(planned):
@@ -33,7 +39,8 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small,
         files.write_json(directory / "config.json", content)
         return result_of(run, 10.0 + run.seed)
 
-    failures = runs.perform(planned, tmp_path, told.append, execute=execute)
+    monkeypatch.setattr(runs, "train", train)
+    failures = runs.perform(planned, tmp_path, told.append, told.append)
     assert called == [run.directory for run in planned]
     reason = "NonFiniteLossError: step 4: loss is not finite"
     assert failures == {Path("bad/seed1"): reason}
@@ -45,51 +52,56 @@ def test_a_run_that_fails_leaves_the_others_and_is_tried_again(result_of, small,
     assert reason in tables.markdown(table)
     assert "Traceback" in json.loads((tmp_path / "bad/seed1/failure.json").read_text())["traceback"]
 
-    assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
+    assert runs.perform(planned, tmp_path, told.append, told.append) == {}
     assert called[6:] == [Path("bad/seed1")]
     assert told[-2:] == ["5 of 6 runs are already finished", "run 6 of 6: bad, seed 1"]
     assert not (tmp_path / "bad/seed1/failure.json").exists()
     assert tables.notes(results.collect(sweep, planned, tmp_path)) == []
-    assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
+    assert runs.perform(planned, tmp_path, told.append, told.append) == {}
     assert len(called) == 7
 
 
-def test_a_run_that_is_stopped_ends_the_sweep_and_counts_as_neither(small, tmp_path):
+def test_a_run_that_is_stopped_ends_the_sweep_and_counts_as_neither(small, tmp_path, monkeypatch):
     _, planned = small
 
-    def execute(run, directory):
+    def train(run, directory):
         raise loop.Stopped("stopped", signal.SIGTERM)
 
+    monkeypatch.setattr(runs, "train", train)
     with pytest.raises(loop.Stopped):
-        runs.perform(planned, tmp_path, lambda line: None, execute=execute)
+        runs.perform(planned, tmp_path, _drop, _drop)
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_a_run_that_another_process_has_done_meanwhile_is_not_done_again(small, tmp_path):
+def test_a_run_that_another_process_has_done_meanwhile_is_not_done_again(
+    small, tmp_path, monkeypatch
+):
     _, planned = small
     called = []
 
-    def execute(run, directory):
+    def train(run, directory):
         called.append(run.directory)
         other = tmp_path / planned[1].directory
         other.mkdir(parents=True, exist_ok=True)
         (other / "result.json").write_text("{}")
         return {}
 
-    assert runs.perform(planned, tmp_path, lambda line: None, execute=execute) == {}
+    monkeypatch.setattr(runs, "train", train)
+    assert runs.perform(planned, tmp_path, _drop, _drop) == {}
     assert called == [planned[0].directory, *(run.directory for run in planned[2:])]
 
 
-def test_a_run_that_another_process_does_is_left_to_it(result_of, small, tmp_path):
+def test_a_run_that_another_process_does_is_left_to_it(result_of, small, tmp_path, monkeypatch):
     _, planned = small
     told = []
 
-    def execute(run, directory):
+    def train(run, directory):
         if run == planned[1]:
             raise OccupiedError("another process trains")
         return result_of(run, 10.0)
 
-    assert runs.perform(planned, tmp_path, told.append, execute=execute) == {}
+    monkeypatch.setattr(runs, "train", train)
+    assert runs.perform(planned, tmp_path, told.append, told.append) == {}
     assert "another process is training it" in told[2]
     assert not (tmp_path / planned[1].directory).exists()
     assert all(runs.is_finished(run, tmp_path) for run in planned if run != planned[1])

@@ -4,11 +4,12 @@ import csv
 import io
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
 
-from hlformer_jax import files
+from hlformer_jax import files, terminal
 from hlformer_jax import sweep as definition
 from hlformer_jax.config import describe_data
 from hlformer_jax.errors import UserError
@@ -254,19 +255,21 @@ def test_lines_name_the_variants_if_their_data_differs(sweep_of, result_of, tmp_
     assert about[1].startswith("narrow measured on: ") and "(8 wide)" in about[1]
 
 
-def test_a_narrow_terminal_shows_a_table_in_parts(table):
-    main = tables.sections(table)[0]
-    blocks = tables._blocks(main, 60)
-    assert len(blocks) > 1 and all(block[1][0] == "full" for block in blocks)
-    heads = [head for block in blocks for head in block[0][1:]]
-    assert heads == main.rows[0][1:]
-    for block in blocks:  # a metric stays with its published figure
-        assert [head for head in block[0] if head.endswith("published")] == [
-            f"{head} published" for head in block[0][1:] if head in definition.METRICS
+@pytest.mark.parametrize("width", [60, 71])
+def test_a_narrow_terminal_shows_a_table_in_parts(width, table, capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "width", lambda: width)
+    tables.show(table)
+    lines = capsys.readouterr().out.splitlines()
+    heads = [lines[k] for k, line in enumerate(lines[1:]) if set(line.strip()) == {"─"}]
+    assert max(map(len, heads)) <= width
+    parts = [re.split(" {2,}", line.strip()) for line in heads]
+    main = tables.sections(table)[0].rows[0][1:]
+    assert sum(parts, [])[: len(main)] == main and len(parts) > 3
+    for part in parts:  # a metric stays with its published figure
+        assert [head for head in part if head.endswith("published")] == [
+            f"{head} published" for head in part if head in definition.METRICS
         ]
-        widths = [2 + max(map(len, column)) for column in zip(*block, strict=True)]
-        assert sum(widths) <= 60 or len(block[0]) <= 3
-    assert tables._blocks(main, None) == [main.rows]
+    assert any(line.strip() == "a | title: ActivityNet Captions (continued)" for line in lines)
 
 
 def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
@@ -525,6 +528,31 @@ def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_o
     assert float(ball["Δ t2v/MRR_measured"]) == pytest.approx(25)
     assert float(ball["leaves=1/Δ t2v/MRR_measured"]) == pytest.approx(-25)
     assert flat["Δ t2v/MRR_measured"] == ball["Δ t2v/MRR_published"] == ""
+
+
+def test_a_change_may_be_printed_for_some_parts_only(sweep_of, result_of, tmp_path):
+    names = ("leaves=1/t2v/MRR", "leaves=5/t2v/MRR", "t2v/MRR")
+    published = {"full": {"leaves=5/Δ t2v/MRR": 8.33}}
+    sweep = sweep_of({"full": {}}, metrics=names, published=published, seeds=(0,))
+    [run] = expand(sweep)
+    result = result_of(run, 10.0) | {"metrics": dict.fromkeys(names, 0.5)}
+    files.write_json(tmp_path / run.directory / "result.json", result)
+    assert tables.sections(tables.publish(sweep, [run], tmp_path))[1].rows == [
+        ["", "t2v/MRR", "Δ t2v/MRR", "Δ t2v/MRR published"],
+        ["leaves = 1, full", "0.500", "–", "–"],
+        ["leaves ≥ 5, full", "0.500", "–", "+8.33 %"],
+    ]
+
+
+def test_a_sweep_may_show_parts_of_the_test_split_only(sweep_of, result_of, tmp_path):
+    names = ("leaves=2/t2v/MRR", "leaves=3/t2v/MRR")
+    sweep = sweep_of({"full": {}}, metrics=names, seeds=(0,))
+    [run] = expand(sweep)
+    result = result_of(run, 10.0) | {"metrics": dict(zip(names, (0.5, 0.25), strict=True))}
+    files.write_json(tmp_path / run.directory / "result.json", result)
+    main, parts, _ = tables.sections(tables.publish(sweep, [run], tmp_path))
+    assert main.rows == [["", "seeds"], ["full", "1"]]
+    assert [row[1] for row in parts.rows[1:]] == ["0.500", "0.250"]
 
 
 def test_published_costs_stand_beside_measured_ones(sweep_of, result_of, tmp_path):

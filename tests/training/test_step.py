@@ -182,53 +182,8 @@ def _by_path(tree):
     return {jax.tree_util.keystr(path): np.float64(x) for path, x in paths}
 
 
-def _small_tree(rng):
-    shapes = {"bank": {"kernel": (2, 3), "bias": (2, 3)}, "dense": (4,), "curvature": ()}
-    draw = lambda shape: np.float32(rng.normal(size=shape))
-    return jax.tree.map(draw, shapes, is_leaf=lambda x: isinstance(x, tuple))
-
-
-@pytest.mark.parametrize("as_rows", [False, True])
-@pytest.mark.parametrize("together", [None, 0.5])
-def test_built_optimiser_equals_numpy(together, as_rows):
-    fields = default().optim.copy_and_resolve_references()
-    with fields.unlocked():
-        fields.update(learning_rate=0.1, warmup=0.2, weight_decay=0.3, clip_norm=0.4)
-        fields.update({"global_clip": together, "fast_rate": 0.7} if together else {})
-    rates = {"curvature": "fast_rate"} if together else {}
-    module = SimpleNamespace(stacked=("bank",), undecayed=("bias",), rates=rates)
-    optimiser = optim.build(fields, module, 10)
-    rng = np.random.default_rng(0)
-    params = _small_tree(rng)
-    expected = _by_path(params)
-    first, second = ({name: np.zeros_like(x) for name, x in expected.items()} for _ in range(2))
-    params = Rows.from_tree(params) if as_rows else params
-    state, update = optimiser.init(params), jax.jit(optimiser.update)
-    for k in range(5):
-        gradient = _small_tree(rng)
-        given = params.like(gradient) if as_rows else gradient
-        updates, state = update(given, state, params)
-        params = optax.apply_updates(params, updates)
-        gradients = _by_path(gradient)
-        norm = np.sqrt(sum(np.sum(g**2) for g in gradients.values()))
-        falling = (1 + np.cos(np.pi * k / 10)) / 2 if together else (1 - k / 10) / 0.8
-        rate = 0.1 * (k / 2 if k < 2 else falling)
-        for name, g in gradients.items():
-            g = g * min(1, together / norm) if together else g
-            axes = (1,) if "bank" in name else None  # each block of the bank
-            g = g * np.minimum(1, 0.4 / np.sqrt(np.sum(g**2, axes, keepdims=True)))
-            first[name] = fields.beta1 * first[name] + (1 - fields.beta1) * g
-            second[name] = fields.beta2 * second[name] + (1 - fields.beta2) * g**2
-            change = first[name] / (np.sqrt(second[name]) + fields.epsilon)
-            change += (0 if "bias" in name else 0.3) * expected[name]
-            factor = 7 if together and "curvature" in name else 1
-            expected[name] = expected[name] - factor * rate * change
-    for name, x in _by_path(params.tree() if as_rows else params).items():
-        np.testing.assert_allclose(x, expected[name], rtol=1e-4, atol=1e-5)
-
-
-def _rows_tree(seed):
-    rng = np.random.default_rng(seed)
+def _draw_tree(rng):
+    """A tree of one-block and banked parameters, some of which take several rows."""
     shapes = {
         "bank": {"kernel": (3, 40, 50), "bias": (3, 50), "scale": (3,)},
         "dense": {"kernel": (70, 30), "bias": (30,)},
@@ -240,56 +195,60 @@ def _rows_tree(seed):
     return jax.tree.map(draw, shapes, is_leaf=lambda x: isinstance(x, tuple))
 
 
-@pytest.fixture(params=[pytest.param(48, marks=pytest.mark.slow), 3])
-def at_most(request, monkeypatch):
-    monkeypatch.setattr(optim, "MAX_ARRAYS", request.param)
-
-
-@pytest.mark.slow  # it takes seconds
-@pytest.mark.usefixtures("at_most")
-def test_rows_restore_a_tree_bit_for_bit():
-    tree = _rows_tree(0)
-    jax.tree.map(np.testing.assert_array_equal, Rows.from_tree(tree).tree(), tree)
-    negative = lambda tree: tree | {"scale": -tree["scale"]}
-    jax.tree.map(
-        np.testing.assert_array_equal, Rows.from_tree(tree).apply(negative).tree(), negative(tree)
-    )
-
-
-@pytest.mark.slow  # it takes seconds
-@pytest.mark.usefixtures("at_most")
+@pytest.mark.parametrize("max_arrays", [None, 3, 48])
 @pytest.mark.parametrize("together", [None, 0.5])
-def test_optimiser_updates_rows_like_the_tree(together):
-    fields = default().optim
-    if together:
-        fields = fields.copy_and_resolve_references()
-        fields.unlock()
-        fields.update(global_clip=together, fast_rate=0.3)
+def test_built_optimiser_equals_numpy(together, max_arrays, monkeypatch):
+    as_rows = max_arrays is not None
+    monkeypatch.setattr(optim, "MAX_ARRAYS", max_arrays)
+    fields = default().optim.copy_and_resolve_references()
+    with fields.unlocked():
+        fields.update(learning_rate=0.1, warmup=0.2, weight_decay=0.3, clip_norm=0.4)
+        fields.update({"global_clip": together, "fast_rate": 0.7} if together else {})
     rates = {"curvature": "fast_rate"} if together else {}
     module = SimpleNamespace(stacked=("bank",), undecayed=("bias",), rates=rates)
     optimiser = optim.build(fields, module, 10)
-    state = step.init_state(_rows_tree(0), optimiser)
+    rng = np.random.default_rng(0)
+    params = _draw_tree(rng)
+    expected = _by_path(params)
+    first, second = ({name: np.zeros_like(x) for name, x in expected.items()} for _ in range(2))
+    params = Rows.from_tree(params) if as_rows else params
+    state, update = optimiser.init(params), jax.jit(optimiser.update)
+    for k in range(5):
+        gradient = _draw_tree(rng)
+        given = params.like(gradient) if as_rows else gradient
+        updates, state = update(given, state, params)
+        params = optax.apply_updates(params, updates)
+        gradients = _by_path(gradient)
+        norm = np.sqrt(sum(np.sum(g**2) for g in gradients.values()))
+        falling = (1 + np.cos(np.pi * k / 10)) / 2 if together else (1 - k / 10) / 0.8
+        rate = 0.1 * (k / 2 if k < 2 else falling)
+        for name, g in gradients.items():
+            g = g * min(1, together / norm) if together else g
+            axes = tuple(range(1, g.ndim)) if "bank" in name else None  # each block of the bank
+            g = g * np.minimum(1, 0.4 / np.sqrt(np.sum(g**2, axes, keepdims=True)))
+            first[name] = fields.beta1 * first[name] + (1 - fields.beta1) * g
+            second[name] = fields.beta2 * second[name] + (1 - fields.beta2) * g**2
+            change = first[name] / (np.sqrt(second[name]) + fields.epsilon)
+            change += (0 if "bias" in name else 0.3) * expected[name]
+            factor = 7 if together and "curvature" in name else 1
+            expected[name] = expected[name] - factor * rate * change
+    for name, x in _by_path(params.tree() if as_rows else params).items():
+        np.testing.assert_allclose(x, expected[name], rtol=2e-6, atol=1e-6)
 
-    @jax.jit
-    def step_of(one, gradient):
-        given = one.params.like(gradient) if isinstance(one.params, Rows) else gradient
-        updates, kept = optimiser.update(given, one.optimiser, one.params)
-        return dataclasses.replace(
-            one, params=optax.apply_updates(one.params, updates), optimiser=kept
-        )
 
-    both = state, step.join_rows(state)
-    for seed in range(1, 4):
-        both = tuple(step_of(one, _rows_tree(seed)) for one in both)
-    expected, found = both
-    close = lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-8)
-    jax.tree.map(close, found.params.tree(), expected.params)
-    apart = lambda part: part.tree() if isinstance(part, Rows) else part
-    kept = jax.tree.map(apart, found.optimiser, is_leaf=lambda part: isinstance(part, Rows))
-    jax.tree.map(close, kept, expected.optimiser)
-    norms = [optax.tree.norm(given) for given in (_rows_tree(1), Rows.from_tree(_rows_tree(1)))]
-    close(Rows.from_tree(_rows_tree(1)).norm(), norms[0])
-    close(*norms)
+@pytest.mark.parametrize("max_arrays", [3, 48])
+def test_rows_restore_a_tree_bit_for_bit(max_arrays, monkeypatch):
+    monkeypatch.setattr(optim, "MAX_ARRAYS", max_arrays)
+    tree = _draw_tree(np.random.default_rng(0))
+    equal = lambda found, expected: jax.tree.map(np.testing.assert_array_equal, found, expected)
+    rows = Rows.from_tree(tree)
+    equal(rows.tree(), tree)
+    negative = lambda tree: tree | {"scale": -tree["scale"]}
+    equal(rows.apply(negative).tree(), negative(tree))
+    state = init_state(tree, optax.adam(0.1))
+    equal(step.separate_rows(step.join_rows(state)), state)
+    for norm in (rows.norm(), optax.tree.norm(rows)):
+        np.testing.assert_allclose(norm, optax.tree.norm(tree), rtol=2e-6)
 
 
 @pytest.mark.slow  # it takes seconds
