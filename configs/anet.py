@@ -3,7 +3,7 @@
     python -m hlformer_jax.main --config=configs/anet.py --workdir=DIR --config.data.manual_dir=PATH
 
 PATH holds `activitynet/` as released. Published: R@1 8.7, R@5 27.1, R@10 40.1, R@100 79.0,
-SumR 154.9. The files of the other data sets, `tvr.py` and `charades.py`, start from this one.
+SumR 154.9.
 """
 
 from ml_collections import ConfigDict

@@ -122,7 +122,9 @@ SHARED = {
 DIVERSITY = {"loss.diversity_form", "loss.diversity_margin", "loss.diversity_scale"}
 OF_HLFORMER = {"model.lorentz_dim", "model.temperature", "model.curvature", "loss.min_radius"}
 STATED = {
-    "anet": SHARED - {"loss.optimal_matching"} | DIVERSITY | OF_HLFORMER,
+    **dict.fromkeys(
+        ("anet", "tvr", "charades"), SHARED - {"loss.optimal_matching"} | DIVERSITY | OF_HLFORMER
+    ),
     "gmmformer_v2": SHARED | DIVERSITY | {"model.euclidean_widths", "model.temperature"},
     "gmmformer": SHARED | DIVERSITY | {"model.euclidean_widths", "model.video_level"},
     "ms_sl": SHARED,
