@@ -169,11 +169,7 @@ class Embeddings:
         for suffix, array in ((FRAMES, vectors), (TIMES, times)):
             path = self.path(generation, suffix)
             try:
-                file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                try:
-                    is_complete = _read(file, span.first * self._item_bytes[suffix], array)
-                finally:
-                    os.close(file)
+                is_complete = self._read_rows(generation, suffix, span.first, array)
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -257,13 +253,13 @@ class Embeddings:
             values = np.empty((span.rows, self._width), np.int8)
             bounds = np.empty((span.rows, 2), np.float32)
             try:
-                for suffix, array in ((ROUNDED, values), (BOUNDS, bounds)):
-                    with open(self.path(generation, suffix), "rb") as file:
-                        if not _read(file.fileno(), span.first * self._item_bytes[suffix], array):
-                            return True
+                is_complete = all(
+                    self._read_rows(generation, suffix, span.first, array)
+                    for suffix, array in ((ROUNDED, values), (BOUNDS, bounds))
+                )
             except OSError:
                 return True
-            if checksum(values, bounds) != span.rounded_checksum:
+            if not is_complete or checksum(values, bounds) != span.rounded_checksum:
                 return True
         return False
 
@@ -279,7 +275,7 @@ class Embeddings:
         firsts = np.cumsum([0, *(span.rows for span in spans)]).tolist()
         for suffix, size in self._item_bytes.items():
             with (
-                open(self.path(generation, suffix), "rb") as source,
+                open(files.open_regular(self.path(generation, suffix)), "rb") as source,
                 self._writing(generation + 1, suffix) as file,
             ):
                 os.ftruncate(file, 0)
@@ -326,6 +322,11 @@ class Embeddings:
                 line = f"{UnreadableError.from_error(path, error)}: check the disk and the rights"
                 raise UnreadableError(line) from None
         return mapped
+
+    def _read_rows(self, generation: int, suffix: str, first: int, array: np.ndarray) -> bool:
+        """Fill an array with the rows of a file; return whether the file was long enough."""
+        with open(files.open_regular(self.path(generation, suffix)), "rb") as file:
+            return _read(file.fileno(), first * self._item_bytes[suffix], array)
 
     @contextlib.contextmanager
     def _writing(self, generation: int, suffix: str) -> Iterator[int]:
