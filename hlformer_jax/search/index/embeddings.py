@@ -33,7 +33,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.disk import translate_errors
-from hlformer_jax.search.index.packed import ContentRows, Quantised
+from hlformer_jax.search.index.packed import Quantised
 
 _BLOCK_BYTES = 4096
 _COPIED_BYTES = 2**24
@@ -182,7 +182,9 @@ class Embeddings:
             raise DamagedError(f"in {self.path(generation, FRAMES)} are damaged")
         return times, vectors
 
-    def rows(self, generation: int, spans: Sequence[Span]) -> tuple[ContentRows, list[int]]:
+    def rows(
+        self, generation: int, spans: Sequence[Span]
+    ) -> tuple[Float16[np.ndarray, "R d"], list[int]]:
         """Map the embeddings of contents into memory.
 
         Args:
@@ -190,7 +192,8 @@ class Embeddings:
           spans: the rows of each content, in rising order.
 
         Returns:
-          The rows, and the indices in `spans` of the damaged ones.
+          All rows up to the end of the last content, and the indices in `spans` of the damaged
+          contents.
 
         Raises:
           FileNotFoundError: if the files of the generation are missing.
@@ -208,9 +211,7 @@ class Embeddings:
                 self._checked.add((generation, span))
             else:
                 damaged.append(place)
-        starts = np.asarray([span.first for span in spans], np.int64)
-        ends = starts + np.asarray([span.rows for span in spans], np.int64)
-        return ContentRows(matrix[:end], starts, ends), damaged
+        return matrix, damaged
 
     def rounded(
         self, generation: int, spans: Sequence[Span], matrix: Float16[np.ndarray, "R d"]

@@ -534,18 +534,18 @@ class Index:
         Raises:
           DamagedError: if some are missing or damaged; the error names all such contents.
         """
-        rows, _, spans, counts_of_spans = self._frames(contents, _unpack_counts)
-        if all(counts is None for counts in counts_of_spans):
-            return rows
-        all_counts = np.zeros(len(rows.matrix), np.int64)
-        for span, counts in zip(spans, counts_of_spans, strict=True):
-            all_counts[span.first : span.first + span.rows] = 1 if counts is None else counts
-        return rows._replace(counts=all_counts)
+        matrix, _, spans, counts_of_spans = self._frames(contents, _unpack_counts)
+        starts = np.asarray([span.first for span in spans], np.int64)
+        ends = starts + np.asarray([span.rows for span in spans], np.int64)
+        all_counts = np.zeros(len(matrix), np.int64)
+        for start, end, counts in zip(starts, ends, counts_of_spans, strict=True):
+            all_counts[start:end] = 1 if counts is None else counts
+        return ContentRows(matrix, starts, ends, all_counts)
 
     def rounded_frames(self, contents: Sequence[str]) -> Quantised:
         """Map the quantised embeddings of contents; see `frames`."""
-        rows, generation, spans, _ = self._frames(contents)
-        return self.embeddings.rounded(generation, spans, rows.matrix)
+        matrix, generation, spans, _ = self._frames(contents)
+        return self.embeddings.rounded(generation, spans, matrix)
 
     def mend_rounded(self, contents: Sequence[str]) -> None:
         """Compute damaged quantised embeddings anew, if they can be read and written.
@@ -567,8 +567,8 @@ class Index:
 
     def _frames(
         self, contents: Sequence[str], decoder: Callable[[list[Any]], list[Any]] = list
-    ) -> tuple[ContentRows, int, list[Span], list[Any]]:
-        """Return the rows, their generation, and of each content its span and counts.
+    ) -> tuple[np.ndarray, int, list[Span], list[Any]]:
+        """Return all rows, their generation, and of each content its span and counts.
 
         The counts, packed or as `decoder` returns them, are None for a content whose rows have one
         frame each.
@@ -595,7 +595,7 @@ class Index:
                 }
                 raise DamagedError.from_contents(damaged_lines)
             try:
-                content_rows, damaged = self.embeddings.rows(generation, selected_spans)
+                matrix, damaged = self.embeddings.rows(generation, selected_spans)
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
                     line = f"are missing: {error.filename}"
@@ -609,7 +609,7 @@ class Index:
                 }
                 raise DamagedError.from_contents(damaged_lines)
             selected_counts = [counts[content] for content in contents]
-            return content_rows, generation, selected_spans, selected_counts
+            return matrix, generation, selected_spans, selected_counts
         raise AssertionError
 
     def _damaged(

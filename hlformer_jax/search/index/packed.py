@@ -276,25 +276,21 @@ class ContentRows(NamedTuple):
     matrix: Float[np.ndarray, "R d"]
     starts: Int[np.ndarray, " V"]  # first row of each content, rising
     ends: Int[np.ndarray, " V"]
-    counts: Int[np.ndarray, " R"] | None = None  # frames of each row, 0 if unused; None: all have 1
+    counts: Int[np.ndarray, " R"]  # number of frames of each row, 0 for an unused row
 
     @classmethod
     def of_counts(cls, matrix: Float[np.ndarray, "R d"], counts: Sequence[int]) -> "ContentRows":
-        """Return rows without gaps between contents, from the number of rows of each content."""
+        """Return rows of one frame without gaps, from the number of rows of each content."""
         ends = np.cumsum(np.asarray(counts, np.int64))
-        return cls(matrix, ends - np.asarray(counts, np.int64), ends)
+        return cls(matrix, ends - counts, ends, np.ones(len(matrix), np.int64))
 
     @property
     def total(self) -> int:
         """Number of frames of all contents."""
-        if self.counts is not None:
-            return int(self.counts.sum())
-        return int((self.ends - self.starts).sum())
+        return int(self.counts.sum())
 
     def expand(self, content: int, products: Float[np.ndarray, "*Q L"]) -> np.ndarray:
         """Return the products of a content's frames, from the products of its rows."""
-        if self.counts is None:
-            return products
         return np.repeat(products, self.counts[self.starts[content] : self.ends[content]], axis=-1)
 
     def maxima(self, products: Float[np.ndarray, "*Q R"]) -> Float[np.ndarray, "*Q V"]:
@@ -304,13 +300,7 @@ class ContentRows(NamedTuple):
 
     def sample(self, count: int) -> Float[np.ndarray, "n d"]:
         """Return the rows of at most `count` frames, at equal distances."""
-        counts = self.counts
-        if counts is None:  # 1 from the start to the end of each content
-            steps = np.zeros(len(self.matrix) + 1, np.int64)
-            steps[self.starts] += 1
-            steps[self.ends] -= 1
-            counts = np.cumsum(steps[:-1])
-        frame_ends = np.cumsum(counts)
+        frame_ends = np.cumsum(self.counts)
         total = int(frame_ends[-1])
         sampled = np.arange(min(count, total)) * total // min(count, total)
         return self.matrix[np.searchsorted(frame_ends, sampled, side="right")]
