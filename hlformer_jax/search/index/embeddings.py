@@ -11,7 +11,6 @@ the rows of each content, their checksums, and the end of the used rows, after w
 overwritten. Rows that belong to no content are dead: compaction copies all other rows to the files
 of the next generation.
 
-`checksum` sums the 64-bit words of each block of 4 KiB, at 12 GB a second, and hashes the sums.
 1,000 hours of video have 5.5 GB of rows and 2.8 GB of quantised rows.
 """
 
@@ -35,7 +34,6 @@ from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.disk import translate_errors
 from hlformer_jax.search.index.packed import Quantised
 
-_BLOCK_BYTES = 4096
 _COPIED_BYTES = 2**24
 """Number of bytes that compaction copies at a time."""
 
@@ -100,7 +98,7 @@ class Embeddings:
         """Set the directory of the index and the width of an embedding; no file is opened."""
         self._directory, self._width = directory, width
         self._item_bytes = {FRAMES: 2 * width, TIMES: 8, ROUNDED: width, BOUNDS: 8}
-        self._checked: set[tuple[int, Span]] = set()  # spans that were found intact
+        self._checked: set[tuple[int, str, Span]] = set()  # rows that were found intact
 
     def path(self, generation: int, suffix: str) -> Path:
         """Return the path of a file of a generation, by one of the suffixes."""
@@ -204,11 +202,12 @@ class Embeddings:
         times = self._mapped(generation, TIMES, np.float64, 1, end)
         damaged = []
         for place, span in enumerate(spans):
-            if (generation, span) in self._checked:
+            key = generation, FRAMES, span
+            if key in self._checked:
                 continue
             part = slice(span.first, span.first + span.rows)
             if len(matrix) >= part.stop and checksum(matrix[part], times[part]) == span.checksum:
-                self._checked.add((generation, span))
+                self._checked.add(key)
             else:
                 damaged.append(place)
         return matrix, damaged
@@ -228,7 +227,7 @@ class Embeddings:
         if len(values) < len(matrix) or len(bounds) < len(matrix):
             values, bounds = _longer(values, len(matrix)), _longer(bounds, len(matrix))
         for span in spans:
-            key = generation, span._replace(checksum=ROUNDED)
+            key = generation, ROUNDED, span
             part = slice(span.first, span.first + span.rows)
             if key in self._checked:
                 continue
@@ -359,18 +358,10 @@ def _longer(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def checksum(*arrays: np.ndarray) -> str:
-    """Return a checksum of the bytes of arrays, as 32 hexadecimal digits.
-
-    It is the beginning of a SHA-256. For each array, the hash is of the sum of the 64-bit words of
-    each block of 4 KiB, and of the bytes after the last complete block.
-    """
+    """Return the first 32 hexadecimal digits of the SHA-256 of arrays (`packed.hash_blocks`)."""
     digest = hashlib.sha256()
     for array in arrays:
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        end = len(flat) // _BLOCK_BYTES * _BLOCK_BYTES
-        words = flat[:end].view(np.uint64).reshape(-1, _BLOCK_BYTES // 8)
-        digest.update(words.sum(axis=1, dtype=np.uint64).tobytes())
-        digest.update(flat[end:].tobytes())
+        packed.hash_blocks(digest, array)
     return digest.hexdigest()[:32]
 
 
