@@ -21,6 +21,7 @@ read on read-only disks. Readers fetch all rows at once, so that they do not blo
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import sqlite3
 import stat
@@ -33,7 +34,7 @@ from typing import Any, TypeVar
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
-from hlformer_jax.search.index import checksummed, row_sums
+from hlformer_jax.search.index import row_sums
 from hlformer_jax.search.index.disk import (
     LockedError,
     MissingIndexError,
@@ -757,18 +758,25 @@ def _read_sums(directory: Path) -> dict[str, Any]:
     """
     path = directory / SUMS
     try:
-        sums = checksummed.load(files.read_bytes(path))
-        return {name: sums[name] for name in (DATABASE, COPY)}
+        start, comma, rest = files.read_bytes(path).partition(b",")
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UnreadableError.from_error(path, error) from None
-    except (ValueError, KeyError) as error:
-        raise DamagedError(f"{path} is damaged ({error})") from None
+    if start + comma != _start_of_sums(rest):
+        raise DamagedError(f"{path} is damaged (its digest does not match)")
+    sums: dict[str, Any] = json.loads(b"{" + rest)
+    return sums
 
 
 def _write_sums(directory: Path, sums: dict[str, Any]) -> None:
-    files.write_bytes(directory / SUMS, checksummed.dump(sums))
+    rest = json.dumps(sums, indent=2).encode()[1:] + b"\n"
+    files.write_bytes(directory / SUMS, _start_of_sums(rest) + rest)
+
+
+def _start_of_sums(rest: bytes) -> bytes:
+    """Return the first field of index.sums, the digest of the rest of the file."""
+    return b'{\n  "digest": "%s",' % hashlib.sha256(rest).hexdigest().encode()
 
 
 def _digest(connection: sqlite3.Connection) -> str:

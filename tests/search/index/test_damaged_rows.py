@@ -9,8 +9,8 @@ import pytest
 
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.index import Index, checksummed
-from hlformer_jax.search.index.database import COPY, DATABASE, SUMS
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index.database import COPY, DATABASE
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.recognition import Checkpoint
 
@@ -104,7 +104,7 @@ def test_change_of_contradictory_rows_is_one_line(index, capsys):
     entry = [index.state[1], hashlib.sha256(content).hexdigest()]
     path.write_bytes(content)
     (index.directory / COPY).write_bytes(content)
-    (index.directory / SUMS).write_bytes(checksummed.dump({DATABASE: entry, COPY: entry}))
+    database._write_sums(index.directory, {DATABASE: entry, COPY: entry})
     again = Index.open(index.directory)
     with pytest.raises(DamagedError, match=f"{DATABASE} is damaged .*UNIQUE.*backup, or") as error:
         archive.fill(again, video=archive.TOLD)
