@@ -332,12 +332,11 @@ class Index:
     @property
     def videos(self) -> dict[str, Record]:
         """The record of each path, by the name of the video; cached until the index changes."""
-        with self._database.reading() as state:
-            if state is not None and state == self._videos[0]:
-                return dict(self._videos[1])
-        # Only outside of `reading`, the copy replaces a database whose records are damaged.
-        records = self._database.decode(_records, f"{_RECORDS} ORDER BY root, path")
-        self._videos = state, records
+        state = None if self._database.in_transaction else self._database.state
+        cached_state, records = self._videos
+        if state is None or state != cached_state:
+            records = self._database.decode(_records, f"{_RECORDS} ORDER BY root, path")
+            self._videos = state, records
         return dict(records)
 
     def record(self, name: str) -> Record | None:

@@ -95,6 +95,15 @@ def test_open_index_uses_the_copy_if_a_record_is_damaged(index):
     assert read(index) == expected and list(index.verify()) == [DATABASE]
 
 
+def test_open_index_uses_the_copy_if_a_damaged_database_replaces_its_own(index):
+    expected, path = read(index), index.directory / DATABASE
+    content = path.read_bytes()
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(content[:-5000])
+    assert index.videos == expected["videos"] and len(index.notes) == 1
+    assert read(index) == expected and list(index.verify()) == [DATABASE]
+
+
 def test_change_of_contradictory_rows_is_one_line(index, capsys):
     """Earlier versions stored the checksum of damage that came after a kill."""
     path = index.directory / DATABASE
