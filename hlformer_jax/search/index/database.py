@@ -790,19 +790,12 @@ def _migrated(connection: sqlite3.Connection, is_copy: bool) -> sqlite3.Connecti
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
                 raise
-    memory = _in_memory(connection)
+    memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    memory.deserialize(connection.serialize())
+    connection.close()
+    memory.execute("PRAGMA foreign_keys = ON")
     _migrate(memory)
     memory.execute("PRAGMA query_only = ON")
-    return memory
-
-
-def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Return a copy of a database in memory, and close the original."""
-    content = connection.serialize()
-    connection.close()
-    memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    memory.deserialize(content)
-    memory.execute("PRAGMA foreign_keys = ON")
     return memory
 
 

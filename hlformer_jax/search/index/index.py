@@ -73,6 +73,8 @@ WHERE hash = ?
 """
 
 
+_COMPUTE_ANEW = "index the folder again to compute them anew"
+
 TEXTS = re.compile(r"[0-9a-f]{64}\.vectors")
 """Names of the files of embeddings of passages."""
 
@@ -500,9 +502,7 @@ class Index:
         for is_last in (False, True):
             rows = self._database.decode(_unpack_repeats, _ARRAYS, [content])
             if not rows:
-                raise DamagedError.from_contents(
-                    {content: f"{self._description(content)} are missing"}
-                )
+                raise self._damaged([content], "are missing")
             [(generation, span, repeats, duration, warning, recorded)] = rows
             try:
                 times, vectors = self.embeddings.read(generation, span)
@@ -511,9 +511,13 @@ class Index:
                 return VideoArrays(times, vectors, duration, warning, recorded)
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
-                    raise self._damaged(content, f"are missing: {error.filename}") from None
+                    problem = f"are missing: {error.filename}: {_COMPUTE_ANEW}"
+                    raise self._damaged([content], problem) from None
             except DamagedError as error:
-                raise self._damaged(content, str(error), type(error)) from None
+                advice = _COMPUTE_ANEW
+                if isinstance(error, UnreadableError):
+                    advice = f"check the disk and the rights, or {advice}"
+                raise self._damaged([content], f"{error}: {advice}", type(error)) from None
         raise AssertionError
 
     def has_embeddings(self, content: str) -> bool:
@@ -578,9 +582,7 @@ class Index:
             counts = {row[1]: row[-1] for row in rows}
             missing = [content for content in contents if content not in spans]
             if missing:
-                raise DamagedError.from_contents(
-                    {name: f"{self._description(name)} are missing" for name in missing}
-                )
+                raise self._damaged(missing, "are missing")
             generation, selected_spans = rows[0][0], [spans[content] for content in contents]
             if moved := [
                 content
@@ -589,39 +591,32 @@ class Index:
                 )
                 if after.first < before.first
             ]:  # another process has just written them again: the next query sees the result
-                damaged_lines = {
-                    name: f"{self._description(name)} are being computed anew" for name in moved
-                }
-                raise DamagedError.from_contents(damaged_lines)
+                raise self._damaged(moved, "are being computed anew")
             try:
                 matrix, damaged = self.embeddings.rows(generation, selected_spans)
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
-                    line = f"are missing: {error.filename}"
-                    damaged_lines = {name: str(self._damaged(name, line)) for name in contents}
-                    raise DamagedError.from_contents(damaged_lines) from None
+                    problem = f"are missing: {error.filename}: {_COMPUTE_ANEW}"
+                    raise self._damaged(contents, problem) from None
                 continue
             if damaged:
-                where = f"in {self.embeddings.path(generation, FRAMES)} are damaged"
-                damaged_lines = {
-                    contents[i]: str(self._damaged(contents[i], where)) for i in damaged
-                }
-                raise DamagedError.from_contents(damaged_lines)
+                path = self.embeddings.path(generation, FRAMES)
+                problem = f"in {path} are damaged: {_COMPUTE_ANEW}"
+                raise self._damaged([contents[i] for i in damaged], problem)
             selected_counts = [counts[content] for content in contents]
             return matrix, generation, selected_spans, selected_counts
         raise AssertionError
 
     def _damaged(
-        self, content: str, line: str, kind: type[DamagedError] = DamagedError
+        self, contents: Iterable[str], problem: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
-        advice = "index the folder again to compute them anew"
-        if issubclass(kind, UnreadableError):
-            advice = f"check the disk and the rights, or {advice}"
-        return kind.from_contents({content: f"{self._description(content)} {line}: {advice}"})
-
-    def _description(self, content: str) -> str:
-        names = sorted(self.paths(content))
-        return f"the embeddings of {legible(names[0])!r}" if names else "the embeddings of a video"
+        """Return the error for contents whose embeddings have a problem."""
+        lines = {}
+        for content in contents:
+            names = sorted(self.paths(content))
+            video = repr(legible(names[0])) if names else "a video"
+            lines[content] = f"the embeddings of {video} {problem}"
+        return kind.from_contents(lines)
 
     def check(self, contents: Iterable[str]) -> None:
         """Read the embeddings of contents.
