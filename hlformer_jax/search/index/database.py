@@ -21,6 +21,7 @@ read on read-only disks. Readers fetch all rows at once, so that they do not blo
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import sqlite3
 import stat
@@ -33,7 +34,7 @@ from typing import Any, TypeVar
 
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
-from hlformer_jax.search.index import checksummed, row_sums
+from hlformer_jax.search.index import row_sums
 from hlformer_jax.search.index.disk import (
     LockedError,
     MissingIndexError,
@@ -155,20 +156,16 @@ class Database:
           UnreadableError: if both files cannot be read at the moment.
         """
         self.directory, self._path = directory, directory / DATABASE
-        self.note = ""  # a line about the damage, if the copy is used
+        self._damage: DamagedError | None = None  # of the database, if the copy is used
         self._sums_note = ""  # a line about index.sums, if the database could not be compared
         self._connection: sqlite3.Connection | None = None
         self._changes: row_sums.Changes | None = None  # of the connection, once it writes
-        self._inode = 0
+        self._file: tuple[int, ...] = ()  # identity of the database file when it was opened
         self._connections = 0  # number of database files that were opened
         self._constants: list[Any] | None = None  # rows of `_CONSTANT_SETTINGS`
         self._lock = threading.RLock()
-        self._is_unreadable = False
-        self._damaged: tuple[int, ...] = ()  # identity of the damaged file
         _check_directory(directory)
-        self._is_another_running = not is_locked and files.is_locked(directory)
-        self._connect_any()
-        self._is_another_running = False
+        self._connect_any(is_trusted=not is_locked and files.is_locked(directory))
 
     @classmethod
     def create(cls, directory: Path, settings: dict[str, Any], root: Path) -> "Database":
@@ -229,38 +226,40 @@ class Database:
     @property
     def notes(self) -> list[str]:
         """Lines about damaged or unreadable files."""
-        return [note for note in (self.note, self._sums_note) if note]
+        return [str(note) for note in (self._damage, self._sums_note) if note]
 
-    def _connect_any(self) -> None:
-        """Open the database, or its copy if it is damaged."""
+    def _connect_any(self, is_trusted: bool = False) -> None:
+        """Open the database, or its copy if it is damaged; see `_connect`."""
         try:
-            self._connect(DATABASE)
+            self._connect(DATABASE, is_trusted)
         except DamagedError as error:
             self._connect_copy(error)
 
     def _connect_copy(self, error: DamagedError) -> None:
         """Open the copy of the database, because of an error; raise it if the copy is damaged."""
-        copy = self.directory / COPY
         try:
             self._connect(COPY)
         except DamagedError:
             raise error from None
-        self._is_unreadable = isinstance(error, UnreadableError)
-        self._damaged = _identity(self._path)
-        self.note = f"{error}: its copy of {_modified(copy)} is used"
-        if not self._is_unreadable:
-            self.note += "; index the folder again to repair it, and repeat later transcriptions"
+        line = f"{error}: its copy of {_modified(self.directory / COPY)} is used"
+        if not isinstance(error, UnreadableError):
+            line += "; index the folder again to repair it, and repeat later transcriptions"
+        self._damage = type(error)(line)
 
-    def _connect(self, name: str) -> None:
+    def _connect(self, name: str, is_trusted: bool = False) -> None:
         """Open the database or its copy, and verify its checksum.
+
+        Args:
+          name: the name of the file.
+          is_trusted: whether its structure is checked instead of its rows (`_check_sum`).
 
         Raises:
           DamagedError: if it is damaged.
           ReplacedIndexError: if it belongs to another index than the one that was opened.
         """
-        path = self.directory / name
+        path, file = self.directory / name, _identity(self._path)
         with translate_errors(path):
-            connection, inode = _open(path, is_copy=name == COPY)
+            connection = _open(path, is_copy=name == COPY)
             try:
                 user_version = _value(connection, "PRAGMA user_version")
                 if _value(connection, "PRAGMA application_id") != APPLICATION:
@@ -270,7 +269,6 @@ class Database:
                         f"{path} has format {user_version}, and this version reads {FORMAT}:"
                         " update hlformer-jax, or index again into another directory"
                     )
-                is_trusted = name == DATABASE and self._is_another_running
                 sums_note = _check_sum(self.directory, name, connection, is_trusted)
                 if user_version < FORMAT:
                     connection = _migrated(connection, is_copy=name == COPY)
@@ -283,7 +281,7 @@ class Database:
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
-            self._inode = inode
+            self._file, self._damage = file, None
             self._connections += 1
             # SQLite closes the last connection with this object. A finalizer in Python would
             # swallow a Ctrl-C that comes while it runs.
@@ -307,19 +305,16 @@ class Database:
           DamagedError: if the database and its copy are damaged.
         """
         with self._lock:
-            connection = self._current()
-            try:
-                return self._fetch(decoder, statement, values)
-            except DamagedError:  # it was damaged after it was opened
-                if connection.in_transaction or self.note:
-                    raise
-            self._connect_any()
-            try:
-                return self._fetch(decoder, statement, values)
-            except DamagedError as error:  # it has no checksum of its version
-                if self.note:
-                    raise
-                self._connect_copy(error)
+            for is_first in (True, False):
+                try:
+                    return self._fetch(decoder, statement, values)
+                except DamagedError as error:
+                    if self.in_transaction or self._damage is not None:
+                        raise
+                    if is_first:  # it was damaged after it was opened
+                        self._connect_any()
+                    else:  # it has no checksum of its version
+                        self._connect_copy(error)
             return self._fetch(decoder, statement, values)
 
     def _fetch(
@@ -353,20 +348,12 @@ class Database:
         version = self.setting("version")
         return self._connections, version  # a later file may have the inode of an earlier one
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[tuple[int, int] | None]:
-        """Give all queries of the block the same state; yield it, or None inside a transaction."""
-        with self._lock, translate_errors(self._path):
-            if self._current().in_transaction:
-                yield None
-                return
-            self.setting("version")  # falls back to the copy if necessary
-            connection = self._current()
-            connection.execute("BEGIN")
-            try:
-                yield self.state
-            finally:
-                connection.execute("ROLLBACK")
+    @property
+    def in_transaction(self) -> bool:
+        """True in the block of `transaction`, whose changes `state` does not show yet."""
+        with self._lock:  # another thread waits for the end of the block
+            assert self._connection is not None
+            return self._connection.in_transaction
 
     @contextlib.contextmanager
     def transaction(self, wait: float = WAIT_SECONDS) -> Iterator[sqlite3.Connection]:
@@ -464,11 +451,11 @@ class Database:
 
     def find_damaged(self) -> dict[str, str]:
         """Read all files; return a line for each damaged or unreadable file, by its name."""
-        lines = {DATABASE: self.note} if self.note else {}
-        for name in (DATABASE, COPY) if not self.note else (COPY,):
+        lines = {} if self._damage is None else {DATABASE: str(self._damage)}
+        for name in [COPY] if lines else [DATABASE, COPY]:
             try:
                 with translate_errors(self.directory / name):
-                    connection, _ = _open(self.directory / name, is_copy=name == COPY)
+                    connection = _open(self.directory / name, is_copy=name == COPY)
                     with contextlib.closing(connection):
                         if sums_note := _check_sum(self.directory, name, connection):
                             lines[SUMS] = sums_note
@@ -487,18 +474,18 @@ class Database:
         assert self._connection is not None
         if self._connection.in_transaction:
             return self._connection
-        if not _identity(self._path):
+        file = _identity(self._path)
+        if not file:
             check_exists(self.directory)
-        if self.note:  # another process may have repaired it
-            if self._is_unreadable or _identity(self._path) != self._damaged:
+        if self._damage is not None:  # another process may have repaired it
+            if isinstance(self._damage, UnreadableError) or file != self._file:
                 try:
                     self._connect(DATABASE)
-                    self.note, self._is_unreadable = "", False
                 except ReplacedIndexError:
                     raise
                 except SearchError:
                     pass
-        elif _identity(self._path)[:1] not in ((), (self._inode,)):
+        elif file and file[:1] != self._file[:1]:
             self._connect(DATABASE)
         return self._connection
 
@@ -509,12 +496,16 @@ class Database:
           UnreadableError: if the database cannot be read at the moment. It may be intact, and newer
             than its copy.
         """
-        if self.note:
+        if self._damage is not None:
             with self._lock:
                 self._current()
-        if not self.note and _identity(self._path):
-            return
-        if self._is_unreadable or not (self.note or files.is_gone(self._path, follow=True)):
+        if self._damage is None:
+            if _identity(self._path):
+                return
+            is_lost = files.is_gone(self._path, follow=True)
+        else:
+            is_lost = not isinstance(self._damage, UnreadableError)
+        if not is_lost:
             raise UnreadableError(f"{self._path} cannot be read: nothing is changed, try again")
         check_exists(self.directory)
         with contextlib.ExitStack() as stack, self._lock:
@@ -523,7 +514,6 @@ class Database:
             assert self._connection is not None
             with translate_errors(self._path):
                 _replace_database(self.directory, self._connection.serialize())
-            self.note = ""
             self._connect(DATABASE)
 
 
@@ -654,25 +644,25 @@ def _check_directory(directory: Path) -> None:
         )
 
 
-def _open(path: Path, is_copy: bool) -> tuple[sqlite3.Connection, int]:
-    """Connect to an existing database file; return the connection and the inode."""
+def _open(path: Path, is_copy: bool) -> sqlite3.Connection:
+    """Connect to an existing database file."""
     try:
-        status = os.stat(path)
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing") from None
     except OSError as error:
         raise UnreadableError.from_error(path, error) from None
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(mode):
         raise DamagedError(f"{path} is not a file")
-    mode = "ro&immutable=1" if is_copy else "rw"
+    access = "ro&immutable=1" if is_copy else "rw"
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None,
+        f"{path.absolute().as_uri()}?mode={access}", uri=True, isolation_level=None,
         check_same_thread=False,
     )  # fmt: skip
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * WAIT_SECONDS)}")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA cache_spill = OFF")  # spilling would lock out readers early
-    return connection, status.st_ino
+    return connection
 
 
 def _check_sum(
@@ -757,18 +747,25 @@ def _read_sums(directory: Path) -> dict[str, Any]:
     """
     path = directory / SUMS
     try:
-        sums = checksummed.load(files.read_bytes(path))
-        return {name: sums[name] for name in (DATABASE, COPY)}
+        start, comma, rest = files.read_bytes(path).partition(b",")
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UnreadableError.from_error(path, error) from None
-    except (ValueError, KeyError) as error:
-        raise DamagedError(f"{path} is damaged ({error})") from None
+    if start + comma != _start_of_sums(rest):
+        raise DamagedError(f"{path} is damaged (its digest does not match)")
+    sums: dict[str, Any] = json.loads(b"{" + rest)
+    return sums
 
 
 def _write_sums(directory: Path, sums: dict[str, Any]) -> None:
-    files.write_bytes(directory / SUMS, checksummed.dump(sums))
+    rest = json.dumps(sums, indent=2).encode()[1:] + b"\n"
+    files.write_bytes(directory / SUMS, _start_of_sums(rest) + rest)
+
+
+def _start_of_sums(rest: bytes) -> bytes:
+    """Return the first field of index.sums, the digest of the rest of the file."""
+    return b'{\n  "digest": "%s",' % hashlib.sha256(rest).hexdigest().encode()
 
 
 def _digest(connection: sqlite3.Connection) -> str:
@@ -793,19 +790,12 @@ def _migrated(connection: sqlite3.Connection, is_copy: bool) -> sqlite3.Connecti
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
                 raise
-    memory = _in_memory(connection)
+    memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    memory.deserialize(connection.serialize())
+    connection.close()
+    memory.execute("PRAGMA foreign_keys = ON")
     _migrate(memory)
     memory.execute("PRAGMA query_only = ON")
-    return memory
-
-
-def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Return a copy of a database in memory, and close the original."""
-    content = connection.serialize()
-    connection.close()
-    memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    memory.deserialize(content)
-    memory.execute("PRAGMA foreign_keys = ON")
     return memory
 
 

@@ -11,7 +11,6 @@ the rows of each content, their checksums, and the end of the used rows, after w
 overwritten. Rows that belong to no content are dead: compaction copies all other rows to the files
 of the next generation.
 
-`checksum` sums the 64-bit words of each block of 4 KiB, at 12 GB a second, and hashes the sums.
 1,000 hours of video have 5.5 GB of rows and 2.8 GB of quantised rows.
 """
 
@@ -33,9 +32,8 @@ from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.disk import translate_errors
-from hlformer_jax.search.index.packed import ContentRows, Quantised
+from hlformer_jax.search.index.packed import Quantised
 
-_BLOCK_BYTES = 4096
 _COPIED_BYTES = 2**24
 """Number of bytes that compaction copies at a time."""
 
@@ -100,7 +98,7 @@ class Embeddings:
         """Set the directory of the index and the width of an embedding; no file is opened."""
         self._directory, self._width = directory, width
         self._item_bytes = {FRAMES: 2 * width, TIMES: 8, ROUNDED: width, BOUNDS: 8}
-        self._checked: set[tuple[int, Span]] = set()  # spans that were found intact
+        self._checked: set[tuple[int, str, Span]] = set()  # rows that were found intact
 
     def path(self, generation: int, suffix: str) -> Path:
         """Return the path of a file of a generation, by one of the suffixes."""
@@ -169,11 +167,7 @@ class Embeddings:
         for suffix, array in ((FRAMES, vectors), (TIMES, times)):
             path = self.path(generation, suffix)
             try:
-                file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                try:
-                    is_complete = _read(file, span.first * self._item_bytes[suffix], array)
-                finally:
-                    os.close(file)
+                is_complete = self._read_rows(generation, suffix, span.first, array)
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -186,7 +180,9 @@ class Embeddings:
             raise DamagedError(f"in {self.path(generation, FRAMES)} are damaged")
         return times, vectors
 
-    def rows(self, generation: int, spans: Sequence[Span]) -> tuple[ContentRows, list[int]]:
+    def rows(
+        self, generation: int, spans: Sequence[Span]
+    ) -> tuple[Float16[np.ndarray, "R d"], list[int]]:
         """Map the embeddings of contents into memory.
 
         Args:
@@ -194,7 +190,8 @@ class Embeddings:
           spans: the rows of each content, in rising order.
 
         Returns:
-          The rows, and the indices in `spans` of the damaged ones.
+          All rows up to the end of the last content, and the indices in `spans` of the damaged
+          contents.
 
         Raises:
           FileNotFoundError: if the files of the generation are missing.
@@ -205,16 +202,15 @@ class Embeddings:
         times = self._mapped(generation, TIMES, np.float64, 1, end)
         damaged = []
         for place, span in enumerate(spans):
-            if (generation, span) in self._checked:
+            key = generation, FRAMES, span
+            if key in self._checked:
                 continue
             part = slice(span.first, span.first + span.rows)
             if len(matrix) >= part.stop and checksum(matrix[part], times[part]) == span.checksum:
-                self._checked.add((generation, span))
+                self._checked.add(key)
             else:
                 damaged.append(place)
-        starts = np.asarray([span.first for span in spans], np.int64)
-        ends = starts + np.asarray([span.rows for span in spans], np.int64)
-        return ContentRows(matrix[:end], starts, ends), damaged
+        return matrix, damaged
 
     def rounded(
         self, generation: int, spans: Sequence[Span], matrix: Float16[np.ndarray, "R d"]
@@ -231,7 +227,7 @@ class Embeddings:
         if len(values) < len(matrix) or len(bounds) < len(matrix):
             values, bounds = _longer(values, len(matrix)), _longer(bounds, len(matrix))
         for span in spans:
-            key = generation, span._replace(checksum=ROUNDED)
+            key = generation, ROUNDED, span
             part = slice(span.first, span.first + span.rows)
             if key in self._checked:
                 continue
@@ -257,13 +253,13 @@ class Embeddings:
             values = np.empty((span.rows, self._width), np.int8)
             bounds = np.empty((span.rows, 2), np.float32)
             try:
-                for suffix, array in ((ROUNDED, values), (BOUNDS, bounds)):
-                    with open(self.path(generation, suffix), "rb") as file:
-                        if not _read(file.fileno(), span.first * self._item_bytes[suffix], array):
-                            return True
+                is_complete = all(
+                    self._read_rows(generation, suffix, span.first, array)
+                    for suffix, array in ((ROUNDED, values), (BOUNDS, bounds))
+                )
             except OSError:
                 return True
-            if checksum(values, bounds) != span.rounded_checksum:
+            if not is_complete or checksum(values, bounds) != span.rounded_checksum:
                 return True
         return False
 
@@ -279,7 +275,7 @@ class Embeddings:
         firsts = np.cumsum([0, *(span.rows for span in spans)]).tolist()
         for suffix, size in self._item_bytes.items():
             with (
-                open(self.path(generation, suffix), "rb") as source,
+                open(files.open_regular(self.path(generation, suffix)), "rb") as source,
                 self._writing(generation + 1, suffix) as file,
             ):
                 os.ftruncate(file, 0)
@@ -327,6 +323,11 @@ class Embeddings:
                 raise UnreadableError(line) from None
         return mapped
 
+    def _read_rows(self, generation: int, suffix: str, first: int, array: np.ndarray) -> bool:
+        """Fill an array with the rows of a file; return whether the file was long enough."""
+        with open(files.open_regular(self.path(generation, suffix)), "rb") as file:
+            return _read(file.fileno(), first * self._item_bytes[suffix], array)
+
     @contextlib.contextmanager
     def _writing(self, generation: int, suffix: str) -> Iterator[int]:
         """Open a file for writing in place; create it if it is missing."""
@@ -357,18 +358,10 @@ def _longer(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def checksum(*arrays: np.ndarray) -> str:
-    """Return a checksum of the bytes of arrays, as 32 hexadecimal digits.
-
-    It is the beginning of a SHA-256. For each array, the hash is of the sum of the 64-bit words of
-    each block of 4 KiB, and of the bytes after the last complete block.
-    """
+    """Return the first 32 hexadecimal digits of the SHA-256 of arrays (`packed.hash_blocks`)."""
     digest = hashlib.sha256()
     for array in arrays:
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        end = len(flat) // _BLOCK_BYTES * _BLOCK_BYTES
-        words = flat[:end].view(np.uint64).reshape(-1, _BLOCK_BYTES // 8)
-        digest.update(words.sum(axis=1, dtype=np.uint64).tobytes())
-        digest.update(flat[end:].tobytes())
+        packed.hash_blocks(digest, array)
     return digest.hexdigest()[:32]
 
 

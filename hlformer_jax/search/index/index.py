@@ -73,6 +73,8 @@ WHERE hash = ?
 """
 
 
+_COMPUTE_ANEW = "index the folder again to compute them anew"
+
 TEXTS = re.compile(r"[0-9a-f]{64}\.vectors")
 """Names of the files of embeddings of passages."""
 
@@ -332,12 +334,11 @@ class Index:
     @property
     def videos(self) -> dict[str, Record]:
         """The record of each path, by the name of the video; cached until the index changes."""
-        with self._database.reading() as state:
-            if state is not None and state == self._videos[0]:
-                return dict(self._videos[1])
-        # Only outside of `reading`, the copy replaces a database whose records are damaged.
-        records = self._database.decode(_records, f"{_RECORDS} ORDER BY root, path")
-        self._videos = state, records
+        state = None if self._database.in_transaction else self._database.state
+        cached_state, records = self._videos
+        if state is None or state != cached_state:
+            records = self._database.decode(_records, f"{_RECORDS} ORDER BY root, path")
+            self._videos = state, records
         return dict(records)
 
     def record(self, name: str) -> Record | None:
@@ -501,9 +502,7 @@ class Index:
         for is_last in (False, True):
             rows = self._database.decode(_unpack_repeats, _ARRAYS, [content])
             if not rows:
-                raise DamagedError.from_contents(
-                    {content: f"{self._description(content)} are missing"}
-                )
+                raise self._damaged([content], "are missing")
             [(generation, span, repeats, duration, warning, recorded)] = rows
             try:
                 times, vectors = self.embeddings.read(generation, span)
@@ -512,9 +511,13 @@ class Index:
                 return VideoArrays(times, vectors, duration, warning, recorded)
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
-                    raise self._damaged(content, f"are missing: {error.filename}") from None
+                    problem = f"are missing: {error.filename}: {_COMPUTE_ANEW}"
+                    raise self._damaged([content], problem) from None
             except DamagedError as error:
-                raise self._damaged(content, str(error), type(error)) from None
+                advice = _COMPUTE_ANEW
+                if isinstance(error, UnreadableError):
+                    advice = f"check the disk and the rights, or {advice}"
+                raise self._damaged([content], f"{error}: {advice}", type(error)) from None
         raise AssertionError
 
     def has_embeddings(self, content: str) -> bool:
@@ -534,18 +537,18 @@ class Index:
         Raises:
           DamagedError: if some are missing or damaged; the error names all such contents.
         """
-        rows, _, spans, counts_of_spans = self._frames(contents, _unpack_counts)
-        if all(counts is None for counts in counts_of_spans):
-            return rows
-        all_counts = np.zeros(len(rows.matrix), np.int64)
-        for span, counts in zip(spans, counts_of_spans, strict=True):
-            all_counts[span.first : span.first + span.rows] = 1 if counts is None else counts
-        return rows._replace(counts=all_counts)
+        matrix, _, spans, counts_of_spans = self._frames(contents, _unpack_counts)
+        starts = np.asarray([span.first for span in spans], np.int64)
+        ends = starts + np.asarray([span.rows for span in spans], np.int64)
+        all_counts = np.zeros(len(matrix), np.int64)
+        for start, end, counts in zip(starts, ends, counts_of_spans, strict=True):
+            all_counts[start:end] = 1 if counts is None else counts
+        return ContentRows(matrix, starts, ends, all_counts)
 
     def rounded_frames(self, contents: Sequence[str]) -> Quantised:
         """Map the quantised embeddings of contents; see `frames`."""
-        rows, generation, spans, _ = self._frames(contents)
-        return self.embeddings.rounded(generation, spans, rows.matrix)
+        matrix, generation, spans, _ = self._frames(contents)
+        return self.embeddings.rounded(generation, spans, matrix)
 
     def mend_rounded(self, contents: Sequence[str]) -> None:
         """Compute damaged quantised embeddings anew, if they can be read and written.
@@ -567,8 +570,8 @@ class Index:
 
     def _frames(
         self, contents: Sequence[str], decoder: Callable[[list[Any]], list[Any]] = list
-    ) -> tuple[ContentRows, int, list[Span], list[Any]]:
-        """Return the rows, their generation, and of each content its span and counts.
+    ) -> tuple[np.ndarray, int, list[Span], list[Any]]:
+        """Return all rows, their generation, and of each content its span and counts.
 
         The counts, packed or as `decoder` returns them, are None for a content whose rows have one
         frame each.
@@ -579,9 +582,7 @@ class Index:
             counts = {row[1]: row[-1] for row in rows}
             missing = [content for content in contents if content not in spans]
             if missing:
-                raise DamagedError.from_contents(
-                    {name: f"{self._description(name)} are missing" for name in missing}
-                )
+                raise self._damaged(missing, "are missing")
             generation, selected_spans = rows[0][0], [spans[content] for content in contents]
             if moved := [
                 content
@@ -590,39 +591,32 @@ class Index:
                 )
                 if after.first < before.first
             ]:  # another process has just written them again: the next query sees the result
-                damaged_lines = {
-                    name: f"{self._description(name)} are being computed anew" for name in moved
-                }
-                raise DamagedError.from_contents(damaged_lines)
+                raise self._damaged(moved, "are being computed anew")
             try:
-                content_rows, damaged = self.embeddings.rows(generation, selected_spans)
+                matrix, damaged = self.embeddings.rows(generation, selected_spans)
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
-                    line = f"are missing: {error.filename}"
-                    damaged_lines = {name: str(self._damaged(name, line)) for name in contents}
-                    raise DamagedError.from_contents(damaged_lines) from None
+                    problem = f"are missing: {error.filename}: {_COMPUTE_ANEW}"
+                    raise self._damaged(contents, problem) from None
                 continue
             if damaged:
-                where = f"in {self.embeddings.path(generation, FRAMES)} are damaged"
-                damaged_lines = {
-                    contents[i]: str(self._damaged(contents[i], where)) for i in damaged
-                }
-                raise DamagedError.from_contents(damaged_lines)
+                path = self.embeddings.path(generation, FRAMES)
+                problem = f"in {path} are damaged: {_COMPUTE_ANEW}"
+                raise self._damaged([contents[i] for i in damaged], problem)
             selected_counts = [counts[content] for content in contents]
-            return content_rows, generation, selected_spans, selected_counts
+            return matrix, generation, selected_spans, selected_counts
         raise AssertionError
 
     def _damaged(
-        self, content: str, line: str, kind: type[DamagedError] = DamagedError
+        self, contents: Iterable[str], problem: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
-        advice = "index the folder again to compute them anew"
-        if issubclass(kind, UnreadableError):
-            advice = f"check the disk and the rights, or {advice}"
-        return kind.from_contents({content: f"{self._description(content)} {line}: {advice}"})
-
-    def _description(self, content: str) -> str:
-        names = sorted(self.paths(content))
-        return f"the embeddings of {legible(names[0])!r}" if names else "the embeddings of a video"
+        """Return the error for contents whose embeddings have a problem."""
+        lines = {}
+        for content in contents:
+            names = sorted(self.paths(content))
+            video = repr(legible(names[0])) if names else "a video"
+            lines[content] = f"the embeddings of {video} {problem}"
+        return kind.from_contents(lines)
 
     def check(self, contents: Iterable[str]) -> None:
         """Read the embeddings of contents.

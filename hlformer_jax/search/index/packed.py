@@ -33,8 +33,11 @@ from hlformer_jax.lazy import optional
 ROWS_AT_ONCE = 1024
 """Number of rows that are converted to float32 and multiplied at once, to stay in the cache."""
 
-_BLOCK, _DIGEST = 4096, 64
-"""Bytes of a block whose sum is hashed, and bytes of the checksum."""
+_BLOCK_BYTES = 4096
+"""Size of a block whose sum is hashed."""
+
+_DIGEST_BYTES = 64
+"""Size of the checksum at the end of a file."""
 
 PACKED = re.compile(r"(segments|bias|trained|said|bank)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|db)")
 """Names of the files of derived matrices."""
@@ -129,7 +132,7 @@ def load_table(path: Path) -> bytes | None:
         stored = files.read_bytes(path)
     except OSError:
         return None
-    content, digest = stored[:-_DIGEST], stored[-_DIGEST:]
+    content, digest = stored[:-_DIGEST_BYTES], stored[-_DIGEST_BYTES:]
     return content if hashlib.sha256(content).hexdigest().encode() == digest else None
 
 
@@ -187,7 +190,7 @@ def _load(path: Path) -> np.ndarray | None:
             return None
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         with path.open("rb") as file:
-            file.seek(-_DIGEST, os.SEEK_END)
+            file.seek(-_DIGEST_BYTES, os.SEEK_END)
             digest = file.read()
         return array if digest == _digest(array).encode() else None
     except Exception:  # NumPy raises many types for files that are not arrays
@@ -195,15 +198,22 @@ def _load(path: Path) -> np.ndarray | None:
 
 
 def _digest(matrix: np.ndarray) -> str:
-    """Return the SHA-256 of the shape, the dtype, the sums of blocks and the last bytes."""
+    """Return the SHA-256 of the shape, the dtype and the blocks of a matrix."""
     digest = hashlib.sha256(f"{matrix.shape} {matrix.dtype}".encode())
-    flat = matrix.reshape(-1).view(np.uint8)
-    blocks_end = len(flat) // _BLOCK * _BLOCK
-    for start in range(0, blocks_end, 2**12 * _BLOCK):
-        words = flat[start : min(start + 2**12 * _BLOCK, blocks_end)].view(np.uint64)
-        digest.update(words.reshape(-1, _BLOCK // 8).sum(axis=1, dtype=np.uint64).tobytes())
-    digest.update(flat[blocks_end:].tobytes())
+    hash_blocks(digest, matrix)
     return digest.hexdigest()
+
+
+def hash_blocks(digest: "hashlib._Hash", array: np.ndarray) -> None:
+    """Add the bytes of an array to a hash, at 12 GB a second.
+
+    The hash takes the sum of the 64-bit words of each block, and the bytes after the last block.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    blocks_end = len(flat) // _BLOCK_BYTES * _BLOCK_BYTES
+    words = flat[:blocks_end].view(np.uint64).reshape(-1, _BLOCK_BYTES // 8)
+    digest.update(words.sum(axis=1, dtype=np.uint64).tobytes())
+    digest.update(flat[blocks_end:].tobytes())
 
 
 MAX_THREADED_QUERIES = 4
@@ -276,25 +286,21 @@ class ContentRows(NamedTuple):
     matrix: Float[np.ndarray, "R d"]
     starts: Int[np.ndarray, " V"]  # first row of each content, rising
     ends: Int[np.ndarray, " V"]
-    counts: Int[np.ndarray, " R"] | None = None  # frames of each row, 0 if unused; None: all have 1
+    counts: Int[np.ndarray, " R"]  # number of frames of each row, 0 for an unused row
 
     @classmethod
     def of_counts(cls, matrix: Float[np.ndarray, "R d"], counts: Sequence[int]) -> "ContentRows":
-        """Return rows without gaps between contents, from the number of rows of each content."""
+        """Return rows of one frame without gaps, from the number of rows of each content."""
         ends = np.cumsum(np.asarray(counts, np.int64))
-        return cls(matrix, ends - np.asarray(counts, np.int64), ends)
+        return cls(matrix, ends - counts, ends, np.ones(len(matrix), np.int64))
 
     @property
     def total(self) -> int:
         """Number of frames of all contents."""
-        if self.counts is not None:
-            return int(self.counts.sum())
-        return int((self.ends - self.starts).sum())
+        return int(self.counts.sum())
 
     def expand(self, content: int, products: Float[np.ndarray, "*Q L"]) -> np.ndarray:
         """Return the products of a content's frames, from the products of its rows."""
-        if self.counts is None:
-            return products
         return np.repeat(products, self.counts[self.starts[content] : self.ends[content]], axis=-1)
 
     def maxima(self, products: Float[np.ndarray, "*Q R"]) -> Float[np.ndarray, "*Q V"]:
@@ -304,13 +310,7 @@ class ContentRows(NamedTuple):
 
     def sample(self, count: int) -> Float[np.ndarray, "n d"]:
         """Return the rows of at most `count` frames, at equal distances."""
-        counts = self.counts
-        if counts is None:  # 1 from the start to the end of each content
-            steps = np.zeros(len(self.matrix) + 1, np.int64)
-            steps[self.starts] += 1
-            steps[self.ends] -= 1
-            counts = np.cumsum(steps[:-1])
-        frame_ends = np.cumsum(counts)
+        frame_ends = np.cumsum(self.counts)
         total = int(frame_ends[-1])
         sampled = np.arange(min(count, total)) * total // min(count, total)
         return self.matrix[np.searchsorted(frame_ends, sampled, side="right")]

@@ -8,19 +8,16 @@ changes of another process at its next query.
 import contextlib
 import dataclasses
 import functools
-import itertools
-import math
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
@@ -33,25 +30,21 @@ from hlformer_jax.search.index import (
     ReplacedIndexError,
     database,
     find_missing,
-    split_name,
 )
-from hlformer_jax.search.index.disk import find_disk_problem
-from hlformer_jax.search.index.records import Stamp
-from hlformer_jax.search.query import filters, fusion, pictures
-from hlformer_jax.search.query.fusion import Ranking
+from hlformer_jax.search.query import filters, pictures
 from hlformer_jax.search.query.query import Query
-from hlformer_jax.search.query.results import MatchThreshold, Result, Results
+from hlformer_jax.search.query.results import Result, Results
+from hlformer_jax.search.query.search import Place, Search
+from hlformer_jax.search.query.snapshot import Snapshot, empty_error
 from hlformer_jax.search.signals import SIGNALS, postgres, rankers
 from hlformer_jax.search.signals.composition import Single
 from hlformer_jax.search.signals.postgres import Store, Stored, Uploaded
 from hlformer_jax.search.signals.protocol import (
     DEFAULT_WITHIN,
     Archive,
-    Evidence,
     Group,
     Matches,
     Scope,
-    Signal,
     SignalQuery,
 )
 from hlformer_jax.search.signals.rankers import Ranker, RowRanker
@@ -67,61 +60,8 @@ from hlformer_jax.text import legible
 
 T = TypeVar("T")
 
-WINDOW = 100
-"""Largest number of groups of a ranking of all videos whose contributions the fusion adds."""
-
-
-@dataclasses.dataclass
-class _Snapshot:
-    """The videos of an index at one time, and the signals that search them."""
-
-    state: tuple[int, int]
-    """State of the index (`Index.state`)."""
-    index: Index
-    videos: list[Entry]
-    """The indexed videos."""
-    contents: list[Record]
-    """A record of each content."""
-    content_of: np.ndarray
-    """Position of each video's content."""
-    signals: dict[str, Signal]
-    damaged: dict[str, str]
-    """A line for each content whose embeddings are damaged."""
-    missing: set[int]
-    """Positions of the videos whose files were missing at the last check."""
-
-    @property
-    def visual(self) -> Visual:
-        """The signal that searches frames."""
-        visual = self.signals[Visual.name]
-        assert isinstance(visual, Visual)
-        return visual
-
-    def look(self, everything: bool = False) -> None:
-        """Check again whether the files of missing videos, or of all videos, exist."""
-        positions = range(len(self.videos)) if everything else sorted(self.missing)
-        names = {self.videos[position].video: position for position in positions}
-        paths = {name: self.videos[position].path for name, position in names.items()}
-        self.missing = {names[name] for name in find_missing(paths)}
-
-    def scope(self, passing: Bool[np.ndarray, " V"], unreadable: Collection[str] = ()) -> Scope:
-        """Return the videos that pass filters, have a file, and can be read."""
-        allowed = passing.copy()
-        allowed[list(self.missing)] = False
-        digests = [record.content for record in self.contents]
-        left_out = self.damaged.keys() | unreadable
-        allowed &= ~np.isin(self.content_of, [i for i, x in enumerate(digests) if x in left_out])
-        return Scope(self.videos, digests, self.content_of, allowed)
-
-
-class _Place(NamedTuple):
-    """A group of videos at its place in the results."""
-
-    group: Group
-    by_signal: dict[str, Group]
-    """The same group in the ranking of each signal that ranks it."""
-    scored: Mapping[str, Group] = {}
-    """The same group with the score of each signal of all videos, however late it is ranked."""
+MAX_UNREADABLE = 100
+"""Number of contents that cannot be read after which a query fails."""
 
 
 class Library:
@@ -137,8 +77,7 @@ class Library:
         normalise: bool = False,
     ) -> None:
         """Read the index; see `hlformer_jax.search.open`."""
-        self._directory = Path(directory)
-        self._opened = Index.open(self._directory)
+        self._opened = Index.open(Path(directory))
         if checkpoint is not None and ranker is not None:
             raise QueryError(
                 "{checkpoint} and {ranker} exclude each other: give one of them", field="ranker"
@@ -160,14 +99,14 @@ class Library:
         self._store = Store(store) if isinstance(store, str) else store
         self._encoder: Encoder | None = None
         self._facts: EncoderFacts | None = None  # of the index for which the encoder was loaded
-        self._snapshot: _Snapshot | None = None
+        self._snapshot: Snapshot | None = None
         self._listing: tuple[Any, dict[str, Entry]] = (None, {})
         self._lock, self._listing_lock = threading.Lock(), threading.Lock()
 
     @property
     def directory(self) -> Path:
         """The directory of the index."""
-        return self._directory
+        return self._opened.directory
 
     def open_index(self) -> Index:
         """Open the index again, for example to change it.
@@ -175,8 +114,8 @@ class Library:
         Raises:
           MissingIndexError: if it was deleted or moved.
         """
-        database.check_exists(self._directory)
-        return Index.open(self._directory)
+        database.check_exists(self.directory)
+        return Index.open(self.directory)
 
     @property
     def _index(self) -> Index:
@@ -230,7 +169,7 @@ class Library:
         """
         entry = self._listed().get(id)
         if entry is None:
-            raise SearchError(f"{self._directory} has no video with the id {id!r}")
+            raise SearchError(f"{self.directory} has no video with the id {id!r}")
         return entry
 
     def transcript(self, id: str) -> list[tuple[float, float, str]]:
@@ -340,9 +279,8 @@ class Library:
             probability = learned_probability(ranker, encoder)
             matches = VisualMatches(snapshot.visual, Single(ranker, vector), probability)
             group = Group(position, float(scores[position]))
-            place = _Place(group, {Visual.name: group})
-            search = _Search((Visual.name,), matches, {Visual.name: matches})
-            result = self._result(place, search, scope, 1)
+            search = Search((Visual.name,), matches, {Visual.name: matches})
+            result = search.result(Place(group, {Visual.name: group}), scope, 1)
             return scores, baseline(ranker, vector, encoder), result
 
         return snapshot.videos, examine
@@ -381,7 +319,7 @@ class Library:
         scope = snapshot.scope(passing)
         if not scope.allowed.any():
             reason = _reason(query, filtered, scope)
-            return Results((), self._warnings(snapshot, passing), reason=reason)
+            return Results((), snapshot.warnings(passing), reason=reason)
         signal_query = SignalQuery(
             encoder, query.text, query.then, query.without, query.within or DEFAULT_WITHIN, picture
         )
@@ -391,31 +329,32 @@ class Library:
             left_out = snapshot.damaged.keys() | unreadable  # other threads add damaged contents
             scope = snapshot.scope(passing, unreadable)
             try:
-                places = _ranked(query, search, scope)
+                places = search.rank(query, scope)
                 positions = [place.group.position for place in places]
                 vanished = {i for i in positions if not os.path.isfile(snapshot.videos[i].path)}
                 if vanished:
                     snapshot.look(everything=True)
                     snapshot.missing |= vanished
                     continue
-                shown = _add_scores(places[query.offset :], search, scope)
-                results = self._results(shown, search, scope, query.moments)
+                shown = search.add_scores(places[query.offset :], scope)
+                results = search.results(shown, scope, query.moments)
             except ReplacedIndexError:  # while it was read: query the new one
                 return self.query(query)
             except DamagedError as error:
                 found = unreadable if isinstance(error, UnreadableError) else snapshot.damaged
-                if not error.contents.keys() - left_out or len(unreadable) >= WINDOW:
+                if not error.contents.keys() - left_out or len(unreadable) >= MAX_UNREADABLE:
                     raise
                 # The contents may be missing because another process has just removed them.
-                if not self._is_current(snapshot):
+                index = self._index
+                if (snapshot.index, snapshot.state) != (index, index.state):
                     return self.query(query)
                 found.update(error.contents)
                 continue
-            reaching = [result for result in results if _reaches(result, query.min_score, search)]
+            reaching = [result for result in results if search.reaches(result, query.min_score)]
             reason = "" if reaching else _reason(query, filtered, scope, search.names, len(places))
-            warnings = self._warnings(snapshot, passing, unreadable)
+            warnings = snapshot.warnings(passing, unreadable)
             warnings += _cut_texts(encoder, query, snapshot.visual.ranker.max_tokens)
-            warnings += _changed(snapshot, places[query.offset :])
+            warnings += snapshot.changed(positions[query.offset :])
             return Results(reaching, warnings, search.match_threshold, reason)
 
     search = query
@@ -446,8 +385,8 @@ class Library:
             )
 
     def _search_signals(
-        self, snapshot: _Snapshot, query: Query, signal_query: SignalQuery
-    ) -> "_Search":
+        self, snapshot: Snapshot, query: Query, signal_query: SignalQuery
+    ) -> Search:
         """Search by all signals that take part in a query."""
         accepting = [
             name for name, signal in snapshot.signals.items() if signal.accepts(signal_query)
@@ -474,56 +413,10 @@ class Library:
                 name: future.result() for name, future in waiting.items()
             }
         matches[Visual.name] = visual
-        return _Search(names, visual, matches)
-
-    def _results(
-        self, places: Sequence[_Place], search: "_Search", scope: Scope, moments: int
-    ) -> list[Result]:
-        """Make the results of places; threads read and check the embeddings of the videos."""
-        with ThreadPoolExecutor() as threads:
-            count = len(places)
-            return [
-                *threads.map(self._result, places, [search] * count, [scope] * count,
-                             [moments] * count)
-            ]  # fmt: skip
-
-    def _result(self, place: _Place, search: "_Search", scope: Scope, moments: int) -> Result:
-        """Make the result of a place from the evidence of all signals."""
-        video = scope.videos[place.group.position]
-        evidence: dict[str, Evidence] = {}
-        for name, matches in search.matches.items():
-            groups = {**place.by_signal, **place.scored}
-            group = groups.get(name) or place.group._replace(score=None)
-            shown = matches.evidence(group, scope, moments)
-            if shown is not None:
-                evidence[name] = shown
-        ranked = [
-            name for name in search.names
-            if name in place.by_signal or name in evidence and evidence[name].is_match
-        ]  # fmt: skip
-        matching = [name for name in ranked if evidence[name].is_match]
-        is_refused = any(shown.is_match is False for shown in evidence.values())
-        possible = [name for name in ranked if evidence[name].is_match is not False]
-        best = [*matching, *possible, *ranked][0]
-        first = search.names[0]
-        has_score = first in place.by_signal or first in place.scored
-        frames = evidence[Visual.name]
-        return Result(
-            video.id, video.video, video.folder, video.path,
-            score=evidence[first].score if has_score else None,
-            score_kind=search.matches[first].score_kind if has_score else None,
-            moments=evidence[best].moments,
-            times=frames.times, scores=frames.scores,
-            duration=video.duration, date=video.date, date_of=video.date_of,
-            is_match=True if matching else False if is_refused else None,
-            signals=tuple(matching),
-            copies=place.group.copies,
-            passages=tuple(itertools.chain(*(shown.passages for shown in evidence.values()))),
-            tags=video.tags,
-        )  # fmt: skip
+        return Search(names, visual, matches)
 
     def _picture(
-        self, snapshot: _Snapshot, encoder: Encoder, query: Query
+        self, snapshot: Snapshot, encoder: Encoder, query: Query
     ) -> tuple[np.ndarray | None, int]:
         """Return the embedding of a query's picture, and the position of its content.
 
@@ -553,58 +446,6 @@ class Library:
         embedding = unit(arrays.vectors[nearest].astype(np.float32))
         return embedding, int(snapshot.content_of[position])
 
-    def _warnings(
-        self, snapshot: _Snapshot, passing: np.ndarray, unreadable_contents: Mapping[str, str] = {}
-    ) -> list[str]:
-        """Return lines on videos that pass the filters but cannot be searched."""
-        lines = list(snapshot.index.notes)
-        missing = [snapshot.videos[i].video for i in sorted(snapshot.missing) if passing[i]]
-        for name, root in snapshot.index.roots.items():
-            elsewhere = [video for video in missing if split_name(video)[0] != name]
-            if len(elsewhere) < len(missing) and files.is_gone(root, follow=True):
-                missing = elsewhere
-                lines.append(
-                    f"{root} is missing, so its videos are left out: mount its disk, or, if the"
-                    " folder has moved, index its new path as the moved root"
-                )
-        unreadable = snapshot.index.unreadable(missing)
-        for videos, state, advice in (
-            (sorted({*missing} - {*unreadable}), "offline", "check whether a disk is unplugged"),
-            (unreadable, "unreadable", "check the rights of its folder, and the disk"),
-        ):
-            if videos:
-                lines.append(
-                    f"{len(videos)} of {len(snapshot.videos)} videos {_are(videos)} {state} and"
-                    f" left out ({_example(videos)}): {advice}"
-                )
-        if unlisted := snapshot.index.unlisted:
-            more = f" (and {len(unlisted) - 1} more)" if unlisted[1:] else ""
-            lines.append(
-                f"videos may be missing: the last indexing run reported {unlisted[0]}{more}"
-            )
-        calibrated = snapshot.visual.calibrated
-        frames = sum(record.frames for record in snapshot.contents)
-        if calibrated is not None and frames > 2 * calibrated.frames:
-            lines.append(
-                f"the match threshold was calibrated with {calibrated.frames} frames, but"
-                f" the index now has {frames}, so more absent things reach it: calibrate it"
-                " again"
-            )
-        if damaged := {**snapshot.damaged, **unreadable_contents}:
-            lines.append(str(DamagedError.from_contents(damaged)))
-        if isinstance(snapshot.visual.ranker, Stored):
-            absent = snapshot.visual.ranker.absent()
-            videos = [
-                video.video for i, video in enumerate(snapshot.videos)
-                if passing[i] and video.content in absent
-            ]  # fmt: skip
-            if videos:
-                lines.append(
-                    f"{len(videos)} of {len(snapshot.videos)} videos {_are(videos)} not in the"
-                    f" store and left out ({_example(videos)}): upload the index again"
-                )
-        return lines + [note for signal in snapshot.signals.values() for note in signal.notes]
-
     def _listed(self) -> dict[str, Entry]:
         """Return all entries by id; read them again if the index has changed."""
         with self._listing_lock:  # not `_lock`, which is held while an encoder loads
@@ -614,14 +455,14 @@ class Library:
                 self._listing = version, {entry.id: entry for entry in index.entries()}
             return self._listing[1]
 
-    def _ready(self) -> tuple[_Snapshot, Encoder]:
+    def _ready(self) -> tuple[Snapshot, Encoder]:
         """Return a snapshot of the current index, and the encoder."""
         with self._lock:
             while True:
                 index = self._index
                 with contextlib.suppress(ReplacedIndexError):  # meanwhile: then load the new one
                     if self._encoder is None and not index.contents():
-                        raise _empty(index)
+                        raise empty_error(index)
                     encoder, state = self._loaded(index), index.state
                     snapshot = self._snapshot
                     if snapshot is None or (snapshot.index, snapshot.state) != (index, state):
@@ -629,14 +470,9 @@ class Library:
                         snapshot = self._snapshot = _without_damaged(take)
                     return snapshot, encoder
 
-    def _is_current(self, snapshot: _Snapshot) -> bool:
-        """Return whether a snapshot is of the current state of the index."""
-        index = self._index
-        return (snapshot.index, snapshot.state) == (index, index.state)
-
     def _take_snapshot(
         self, state: tuple[int, int], index: Index, encoder: Encoder, damaged: dict[str, str]
-    ) -> _Snapshot:
+    ) -> Snapshot:
         """Take a snapshot of an index, without its damaged contents.
 
         Args:
@@ -657,7 +493,7 @@ class Library:
         if not records and damaged:
             raise DamagedError.from_contents(damaged)
         if not records:
-            raise _empty(index)
+            raise empty_error(index)
         offline = {i for i, entry in enumerate(entries) if entry.state == "offline"}
         if self._store is None:
             ranker: Ranker = self._ranker(index, records, encoder)
@@ -665,7 +501,7 @@ class Library:
             ranker = Stored(self._store, self._ranker(index, None), index, list(numbers))
         archive = Archive(index, records, encoder, ranker, self._label)
         signals = {name: signal(archive) for name, signal in SIGNALS.items()}
-        return _Snapshot(state, index, entries, records, content_of, signals, damaged, offline)
+        return Snapshot(state, index, entries, records, content_of, signals, damaged, offline)
 
     def _ranker(
         self, index: Index, records: Sequence[Record] | None, encoder: Encoder | None = None
@@ -687,73 +523,6 @@ class Library:
             index.check_encoder(encoder)
             self._encoder, self._facts = encoder, index.encoder
         return self._encoder
-
-
-class _Search(NamedTuple):
-    """The signals that search for a query, and their matches."""
-
-    names: tuple[str, ...]
-    """Names of the signals that rank."""
-    visual: VisualMatches
-    matches: Mapping[str, Matches]
-    """Matches of these signals, and of the visual signal, whose frame scores are always shown."""
-
-    @property
-    def match_threshold(self) -> MatchThreshold | None:
-        """The calibration of the visual match threshold."""
-        return MatchThreshold.from_index(self.visual.calibrated)
-
-
-def _ranked(query: Query, search: _Search, scope: Scope) -> list[_Place]:
-    """Return the best places of a query, including those that its offset skips."""
-    end = query.offset + query.k
-    selective = {
-        name: search.matches[name].rank(len(scope.videos), scope)
-        for name in search.names
-        if search.matches[name].is_selective
-    }
-    count = max(end, WINDOW) if any(selective.values()) else end
-    rankings = {
-        name: Ranking(selective[name], True) if name in selective
-        else Ranking(search.matches[name].rank(count, scope), False)
-        for name in search.names
-    }  # fmt: skip
-    if sum(bool(ranking.groups) for ranking in rankings.values()) > 1:
-        # In a small archive a rank of, say, 50 is meaningless, so the window is at most a tenth of
-        # the contents.
-        tenth = math.ceil(np.count_nonzero(scope.allowed_contents()) / 10)
-        parts = fusion.split([*rankings.values()], scope)
-        groups = fusion.fuse(parts, min(WINDOW, tenth))
-        rankings = dict(zip(rankings, parts, strict=True))
-    else:
-        groups = [group for ranking in rankings.values() for group in ranking.groups]
-    by_signal: dict[int, dict[str, Group]] = {}
-    for name, ranking in rankings.items():
-        for group in ranking.groups:
-            by_signal.setdefault(group.position, {})[name] = group
-    return [_Place(group, by_signal[group.position]) for group in groups[:end]]
-
-
-def _add_scores(places: Sequence[_Place], search: _Search, scope: Scope) -> list[_Place]:
-    """Let the signals that rank all videos score the places that their rankings have cut off.
-
-    Otherwise the score of a result would depend on the number of results.
-    """
-    scored: list[dict[str, Group]] = [{} for _ in places]
-    for name in search.names:
-        late = [i for i, place in enumerate(places) if name not in place.by_signal]
-        if search.matches[name].is_selective or not late:
-            continue
-        allowed = np.zeros(len(scope.videos), bool)
-        allowed[[places[i].group.position for i in late]] = True
-        groups = search.matches[name].rank(len(late), dataclasses.replace(scope, allowed=allowed))
-        scores = {scope.content_of[group.position]: group.score for group in groups}
-        for i in late:
-            group = places[i].group
-            score = scores.get(scope.content_of[group.position])  # None: not in the store
-            if score is not None:
-                scored[i][name] = group._replace(score=score)
-    return [place._replace(scored=new) for place, new in zip(places, scored, strict=True)]
 
 
 def _reason(
@@ -780,28 +549,6 @@ def _reason(
     return f"{videos} matches by {' or '.join(signals)}"
 
 
-def _empty(index: Index) -> SearchError:
-    """Return the error for an index without an indexed video."""
-    return SearchError(f"{index.directory} has no indexed video: {_why_empty(index)}")
-
-
-def _why_empty(index: Index) -> str:
-    """Return why an index has no indexed video, and what to do."""
-    failed = {name: record.reason for name, record in index.videos.items() if not record.indexed}
-    if failed:
-        name, reason = min(failed.items())
-        count = f"{len(failed)} file{'s' if len(failed) > 1 else ''}"
-        return f"{count} could not be read, for example {legible(name)!r} ({reason})"
-    if unlisted := index.unlisted:
-        return f"the last indexing run reported {unlisted[0]}"
-    if removed := index.excluded:
-        return f"{len(removed)} removed videos stay out until they are added again"
-    if files.is_locked(index.directory):
-        return "an indexing run has not stored its first video yet: wait for it"
-    problem = find_disk_problem(index.directory) or "index its folder again"
-    return f"the last indexing run ended before it stored a video; {problem}"
-
-
 def _cut_texts(encoder: Encoder, query: Query, max_tokens: int | None) -> list[str]:
     """Return a line for each text of a query that is longer than encoder or trained model read."""
     texts, lines = (*query.text, *query.then, *query.without), []
@@ -820,41 +567,6 @@ def _cut_texts(encoder: Encoder, query: Query, max_tokens: int | None) -> list[s
             if (count := len(encoder.encode_tokens([text])[0])) > max_tokens
         ]
     return lines
-
-
-def _changed(snapshot: _Snapshot, places: Sequence[_Place]) -> list[str]:
-    """Return a line about results whose files have another size or time than when indexed."""
-    changed = []
-    for entry in (snapshot.videos[place.group.position] for place in places):
-        try:
-            stamp = Stamp.from_status(entry.path.stat())
-        except OSError:  # noticed by the next query
-            continue
-        if stamp.size != entry.size or abs(stamp.modified_ns / 1e9 - entry.modified) > 1e-3:
-            changed.append(entry.video)
-    if not changed:
-        return []
-    verb = "have" if len(changed) > 1 else "has"
-    return [
-        f"{len(changed)} of these videos {verb} another size or time than when indexed"
-        f" ({_example(changed)}), so their moments may be wrong: index the folder again"
-    ]
-
-
-def _example(videos: Sequence[str]) -> str:
-    """Return the name of the first of some videos, and whether there are others."""
-    return f"{legible(videos[0])!r}{' and others' if len(videos) > 1 else ''}"
-
-
-def _are(videos: Sequence[str]) -> str:
-    return "are" if len(videos) > 1 else "is"
-
-
-def _reaches(result: Result, min_score: float | None, search: _Search) -> bool:
-    """Return whether a result reaches a score, or a signal other than the first matches it."""
-    if min_score is None or set(result.signals) - {search.names[0]}:
-        return True
-    return result.score is not None and result.score >= min_score
 
 
 def _without_damaged(make: Callable[[dict[str, str]], T]) -> T:

@@ -9,8 +9,8 @@ import pytest
 
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.__main__ import main
-from hlformer_jax.search.index import Index, checksummed
-from hlformer_jax.search.index.database import COPY, DATABASE, SUMS
+from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index.database import COPY, DATABASE
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.recognition import load_state, save_state
 
@@ -95,6 +95,15 @@ def test_open_index_uses_the_copy_if_a_record_is_damaged(index):
     assert read(index) == expected and list(index.verify()) == [DATABASE]
 
 
+def test_open_index_uses_the_copy_if_a_damaged_database_replaces_its_own(index):
+    expected, path = read(index), index.directory / DATABASE
+    content = path.read_bytes()
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(content[:-5000])
+    assert index.videos == expected["videos"] and len(index.notes) == 1
+    assert read(index) == expected and list(index.verify()) == [DATABASE]
+
+
 def test_change_of_contradictory_rows_is_one_line(index, capsys):
     """Earlier versions stored the checksum of damage that came after a kill."""
     path = index.directory / DATABASE
@@ -104,7 +113,7 @@ def test_change_of_contradictory_rows_is_one_line(index, capsys):
     entry = [index.state[1], hashlib.sha256(content).hexdigest()]
     path.write_bytes(content)
     (index.directory / COPY).write_bytes(content)
-    (index.directory / SUMS).write_bytes(checksummed.dump({DATABASE: entry, COPY: entry}))
+    database._write_sums(index.directory, {DATABASE: entry, COPY: entry})
     again = Index.open(index.directory)
     with pytest.raises(DamagedError, match=f"{DATABASE} is damaged .*UNIQUE.*backup, or") as error:
         archive.fill(again, video=archive.TOLD)

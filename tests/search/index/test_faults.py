@@ -180,26 +180,11 @@ def test_an_index_run_that_fails_at_any_write_goes_on(tmp_path, films, error):
 
 
 CHANGES = {
-    "remove": lambda index: index.remove(["a.film", "trips/c.film"]),
-    "tag": lambda index: tagged(index),
-    "prune": lambda index: pruned(index),
-    "add a folder": lambda index: added(index),
+    "remove": lambda writer: writer.remove(["a.film", "trips/c.film"]),
+    "tag": lambda writer: writer.tag(["a.film", "b.film"], ["holiday"]),
+    "prune": lambda writer: writer.forget(["a.film", "b.film"]),
+    "add a folder": lambda writer: writer.add_root(Path("/other")),
 }
-
-
-def tagged(index):
-    with index.writing() as writer:
-        writer.tag(["a.film", "b.film"], ["holiday"])
-
-
-def pruned(index):
-    with index.writing() as writer:
-        writer.forget(["a.film", "b.film"])
-
-
-def added(index):
-    with index.writing() as writer:
-        writer.add_root(index.directory.parent / "other")
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -213,9 +198,14 @@ def added(index):
 def test_change_that_fails_at_any_write_is_atomic(index, change, error):
     saved = index.directory.with_name("saved")
     shutil.copytree(index.directory, saved)
+
+    def write():
+        with Index.open(index.directory).writing() as writer:
+            change(writer)
+
     settings = lambda: (state(index), Index.open(index.directory).roots)
     before = settings()
-    change(Index.open(index.directory))
+    write()
     after = settings()
     assert before != after
     outcomes = []
@@ -223,14 +213,14 @@ def test_change_that_fails_at_any_write_is_atomic(index, change, error):
     def act():
         shutil.rmtree(index.directory)
         shutil.copytree(saved, index.directory)
-        change(Index.open(index.directory))
+        write()
 
     for number in in_turn(error, act):
         now = settings()
         assert now[0][0] in (before[0][0], after[0][0]) and now[1] in (before[1], after[1]), number
         outcomes.append(now == before)
         if now[0][0] == before[0][0] and now[1] == before[1]:
-            change(Index.open(index.directory))
+            write()
         archive.fill(Index.open(index.directory), only=[])
     assert any(outcomes)
 

@@ -95,7 +95,9 @@ def test_calls_that_macos_lacks_are_not_needed(path, monkeypatch):
 
 def test_rows_of_contents_exclude_unused_rows():
     matrix = _rows(0, 40)
-    rows = packed.ContentRows(matrix, np.asarray([3, 10, 25]), np.asarray([7, 20, 30]))
+    starts, ends = np.asarray([3, 10, 25]), np.asarray([7, 20, 30])
+    counts = np.repeat([0, 1] * 3 + [0], [3, 4, 3, 10, 5, 5, 10])
+    rows = packed.ContentRows(matrix, starts, ends, counts)
     query = _query(0)
     products = _exact(matrix, query)
     wanted = [products[3:7].max(), products[10:20].max(), products[25:30].max()]

@@ -25,6 +25,7 @@ from hlformer_jax.search import times
 from hlformer_jax.search.index import embeddings
 from hlformer_jax.search.query import filters
 from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.query.search import Search
 from hlformer_jax.search.signals import visual
 
 DAYS = {"a.film": 1, "b.film": 2, "trips/c.film": 3}
@@ -291,7 +292,7 @@ def test_two_queries_may_meet_the_same_damage(index, monkeypatch):
     library = archive.opened(index)
     library.query("red")
     archive.damage(index, "b.film")
-    results, meanwhile = library._results, []
+    results, meanwhile = Search.results, []
 
     def query_meanwhile(*args):
         try:
@@ -301,7 +302,7 @@ def test_two_queries_may_meet_the_same_damage(index, monkeypatch):
             meanwhile.append(library.query("red"))
             raise
 
-    monkeypatch.setattr(library, "_results", query_meanwhile)
+    monkeypatch.setattr(Search, "results", query_meanwhile)
     assert [hit.video for hit in library.query("red")] == ["a.film", "trips/c.film"]
     assert [hit.video for hit in meanwhile[0]] == ["a.film", "trips/c.film"]
 
@@ -385,7 +386,7 @@ def test_many_embeddings_that_cannot_be_read_are_an_error(library, monkeypatch):
     monkeypatch.setattr(embeddings, "_read", fail)
     results = library.query("red")
     assert results == [] and "of 3 videos" in results.warnings[0]
-    monkeypatch.setattr("hlformer_jax.search.query.library.WINDOW", 2)
+    monkeypatch.setattr("hlformer_jax.search.query.library.MAX_UNREADABLE", 2)
     with pytest.raises(UnreadableError, match="Input/output error"):
         library.query("red")
 
@@ -398,7 +399,7 @@ def test_warning_about_a_missing_root_is_linear_in_its_videos(library, films, tm
         many = [snapshot.videos[0]._replace(video=f"trips/{i}.film") for i in range(count)]
         large = dataclasses.replace(snapshot, videos=many, missing=set(range(count)))
         started = time.process_time()
-        [line] = library._warnings(large, np.ones(count, bool))
+        [line] = large.warnings(np.ones(count, bool))
         assert f"{films} is missing" in line
         return time.process_time() - started
 
@@ -455,7 +456,7 @@ def test_failure_in_a_thread_is_raised_and_the_next_query_works(library, monkeyp
 
     now = library._ready()[0]
     transcript, visual = now.signals["transcript"], now.visual
-    for thing, name in ((transcript, "search"), (visual, "search"), (library, "_result")):
+    for thing, name in ((transcript, "search"), (visual, "search"), (Search, "result")):
         with monkeypatch.context() as patch, pytest.raises(SearchError, match="broken"):
             patch.setattr(thing, name, fail)
             library.query("red")

@@ -10,6 +10,7 @@ from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import Index, ReplacedIndexError
 from hlformer_jax.search.query import library as library_module
 from hlformer_jax.search.query.query import Query
+from hlformer_jax.search.query.search import Search
 from hlformer_jax.search.serve import schemas
 
 
@@ -112,7 +113,7 @@ def test_index_that_is_replaced_during_a_query_is_queried_again(
     index, rebuild, loaded, monkeypatch
 ):
     library = search.open(index.directory)
-    rank = library_module._ranked
+    rank = Search.rank
     replacements = [Other()]
 
     def replace_once(*arguments):
@@ -120,5 +121,5 @@ def test_index_that_is_replaced_during_a_query_is_queried_again(
             rebuild(replacements.pop())
         return rank(*arguments)
 
-    monkeypatch.setattr(library_module, "_ranked", replace_once)
+    monkeypatch.setattr(Search, "rank", replace_once)
     assert library.query("red", k=1)[0].video == "trips/c.film"

@@ -14,7 +14,7 @@ from hlformer_jax import files
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.search.index import Entry, Index, packed
-from hlformer_jax.search.query import library
+from hlformer_jax.search.query import search as search_module
 from hlformer_jax.search.query.fusion import Ranking, fuse, split
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
@@ -118,8 +118,8 @@ def test_window_of_the_fusion_is_a_tenth_of_the_contents():
         return SimpleNamespace(is_selective=is_selective, rank=lambda k, _: groups[:k])
 
     signals = {"visual": matches(order, False), "transcript": matches([5, 6], True)}
-    search = library._Search(tuple(signals), signals["visual"], signals)
-    places = library._ranked(Query("x", k=3), search, scope)
+    search = search_module.Search(tuple(signals), signals["visual"], signals)
+    places = search.rank(Query("x", k=3), scope)
     # 6: 1/62 + 1/63; 5: 1/61, which 1/64 would lift above it; 0: 1/61.
     assert [place.group.position for place in places] == [6, 5, 0]
 
@@ -149,7 +149,7 @@ def test_text_matches_by_picture_and_transcript(index):
 
 @pytest.mark.parametrize("probable", [False, True])
 def test_results_do_not_depend_on_their_number(index, monkeypatch, probable):
-    monkeypatch.setattr(library, "WINDOW", 1)
+    monkeypatch.setattr(search_module, "WINDOW", 1)
     write(index.root, {"a.film": [(6, 8, "green light")]})
     archive.fill(index, video=archive.TOLD)
     archived = archive.opened(index, encoder=archive.Encoder(probable=probable))
@@ -199,7 +199,7 @@ class Words(archive.Encoder):
 
 
 def test_window_of_the_fusion_leaves_out_no_match(index, monkeypatch):
-    monkeypatch.setattr(library, "WINDOW", 1)
+    monkeypatch.setattr(search_module, "WINDOW", 1)
     write(index.root, {name: [(1, 3, "red alert")] for name in ("a.film", "b.film")})
     write(index.root, {"trips/c.film": [(1, 3, "red alert, red")]})
     archive.fill(index, video=archive.TOLD)
