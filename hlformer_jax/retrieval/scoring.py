@@ -29,6 +29,9 @@ from hlformer_jax.typing import Array
 DTYPES = ("float32", "bfloat16", "int8")
 """Dtypes of the unit vectors of a corpus; int8 vectors have one scale each."""
 
+FEW_QUERIES = 256
+"""Number of queries below which a CPU computes products with the videos first."""
+
 
 class Similarities(NamedTuple):
     """Largest cosines and dot products of captions and videos in each branch.
@@ -92,23 +95,43 @@ def cosines(query: Vectors, vectors: Vectors) -> Float[Array, "Q B L"]:
       query: unit vectors of the queries, [Q, H].
       vectors: unit vectors of the positions of videos, [B, L, H].
     """
-    wide = jnp.int32 if vectors.scale is not None else jnp.float32
-    exact = jax.lax.Precision.HIGHEST  # otherwise a GPU may round float32 vectors to fewer bits
-    if len(query.values) == 1:  # a matrix-vector product, which XLA computes faster on CPUs
-        rows = vectors.values.reshape(-1, vectors.values.shape[-1])
-        products = jnp.dot(rows, query.values[0], precision=exact, preferred_element_type=wide)
-        products = products.reshape(1, *vectors.values.shape[:-1])
-    else:
-        products = jnp.einsum(
-            "qh,blh->qbl",
-            query.values,
-            vectors.values,
-            precision=exact,
-            preferred_element_type=wide,
-        )
+    products = jax.lax.platform_dependent(
+        query.values, vectors.values, cpu=_products_on_cpu, default=_products
+    )
     if vectors.scale is None or query.scale is None:
         return products
     return products.astype(jnp.float32) * vectors.scale[None] * query.scale[:, None, None]
+
+
+def _products(queries: Array, vectors: Array) -> Array:
+    """Return the inner products [Q, B, L] of vectors [Q, H] and [B, L, H]."""
+    return _exact_einsum("qh,blh->qbl", queries, vectors)
+
+
+def _products_on_cpu(queries: Array, vectors: Array) -> Array:
+    """Return the inner products as `_products`, faster on a CPU if there are few queries.
+
+    XLA for CPUs multiplies a large matrix by a small one faster than the small one by the large
+    one. In bfloat16 and int8 it has no fast product of a matrix and a single vector.
+    """
+    count = len(queries)
+    if count >= FEW_QUERIES:
+        return _products(queries, vectors)
+    if count == 1 and queries.dtype == jnp.float32:
+        return _exact_einsum("blh,h->bl", vectors, queries[0])[None]
+    if count == 1:
+        queries = jnp.tile(queries, (2, 1))
+    return jnp.moveaxis(_exact_einsum("blh,qh->blq", vectors, queries), -1, 0)[:count]
+
+
+def _exact_einsum(subscripts: str, left: Array, right: Array) -> Array:
+    return jnp.einsum(
+        subscripts,
+        left,
+        right,
+        precision=jax.lax.Precision.HIGHEST,  # otherwise a GPU may round float32 vectors
+        preferred_element_type=jnp.int32 if left.dtype == jnp.int8 else jnp.float32,
+    )
 
 
 def paired_cosines(query: Vectors, videos: Vectors) -> Float[Array, "Q L"]:
