@@ -133,5 +133,5 @@ def test_command_line_names_a_python_that_the_shell_finds(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert program() == sys.executable
-    monkeypatch.chdir(Path(sys.executable).parent.parent)
-    assert program() == f"bin/{os.path.basename(sys.executable)}"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python3"))
+    assert program() == "bin/python3"

@@ -340,15 +340,10 @@ def test_default_configuration_maps_to_released_settings():
 @pytest.mark.parametrize(
     ("field", "value", "only"),
     [
-        ("model.lorentz_window", "corrected", "'released'"),
         ("model.fusion", "mean", "'maim'"),
-        ("model.gaze", False, "True"),
         ("model.euclidean_blocks", 3, "4"),
         ("model.lorentz_blocks", 0, "1"),
         ("model.lorentz_widths", (0, 2, 4, 16), r"\(0, 2, 4, 8\)"),
-        ("model.learned_curvature", False, "True"),
-        ("loss.optimal_matching", 0.1, "0.0"),
-        ("optim.weight_decay", 0.0, "0.01"),
     ],
 )
 def test_unmappable_configuration_names_its_field(field, value, only):
