@@ -73,6 +73,9 @@ def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
     assert "search, int8, 256 at once" in result.stdout
     written = json.loads((tmp_path / "query.json").read_text())
     assert written["platform"] == "cpu"
+    facts = [fact for row in written["rows"] for fact in row["facts"]]
+    lines = [line.strip().rpartition(" ")[0] for line in result.stdout.splitlines()]
+    assert all(sum(line.endswith(fact) for line in lines) >= facts.count(fact) for fact in facts)
     rows = {row["what"]: row for row in written["rows"]}
     search = rows["search, bfloat16, 256 at once"]
     assert search["seconds"]["median"] > search["floor"]["seconds"] > 0
