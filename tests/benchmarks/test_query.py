@@ -33,7 +33,6 @@ def test_compiled_search_operations_match_a_hand_count():
     ("name", "positions", "parts"),
     [
         pytest.param("hlformer", {"clips": 4, "frames": 8}, 1, marks=pytest.mark.slow),
-        pytest.param("gmmformer_v2", {"clips": 4, "frames": 8}, 1, marks=pytest.mark.slow),
         # It pools frames to one vector.
         pytest.param("gmmformer", {"clips": 4, "frames": 1}, 1, marks=pytest.mark.slow),
         ("ms_sl", {"clips": 10, "guided": 10}, 1),  # proposals, with a vector each from the frames

@@ -58,9 +58,13 @@ def test_run_resumes_after_moves_of_data_and_settings(started):
     checkpoints.check_workdir(started, runs.tree())
     path = started / "config.json"
     content = json.loads(path.read_text())
-    content["config"].pop("precision")  # a field that is newer than the run
-    path.write_text(json.dumps(content))
+    older = json.loads(path.read_text())
+    del older["config"]["precision"], older["config"]["loss"]["margin"]  # newer than the run
+    path.write_text(json.dumps(older))
+    with pytest.raises(WorkdirError, match=r"loss\.margin"):
+        _claim(started, **{"loss.margin": 0.3})
     _claim(started).close()
+    assert json.loads(path.read_text()) == content
     content["config"]["loss"]["unknown"] = 1.0
     path.write_text(json.dumps(content))
     with pytest.raises(WorkdirError, match="unknown"):

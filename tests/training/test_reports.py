@@ -182,16 +182,3 @@ def test_family_of_any_length_may_be_trained_longer(tmp_path):
     loop.train(longer, tmp_path / "run", family=Longer(longer))
     loop.train(longer, tmp_path / "whole", family=Longer(longer))
     runs.assert_same(tmp_path / "run", tmp_path / "whole")
-
-
-def test_newer_field_has_its_default_on_resume(tmp_path):
-    runs.train(runs.tree(), tmp_path)
-    path = tmp_path / "config.json"
-    content = json.loads(path.read_text())
-    del content["config"]["loss"]["margin"], content["config"]["precision"]
-    path.write_text(json.dumps(content))
-    runs.train(runs.tree(), tmp_path)
-    assert "margin" in json.loads(path.read_text())["config"]["loss"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(WorkdirError, match=r"loss\.margin"):
-        runs.train(runs.tree(**{"loss.margin": 0.3}), tmp_path)
