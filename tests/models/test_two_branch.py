@@ -143,10 +143,9 @@ def test_every_option_has_finite_gradients_and_changes_the_loss(name):
         assert (branch in params) == on
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rate", [0.3, 0.9])
-def test_gradients_stay_finite_when_dropout_removes_whole_points(rate):
-    config = tiny.config(**ONE_BRANCH, **{"model.dropout": rate, "model.input_dropout": rate})
+@pytest.mark.slow  # it takes seconds
+def test_gradients_stay_finite_when_dropout_removes_whole_points():
+    config = tiny.config(**ONE_BRANCH, **{"model.dropout": 0.9, "model.input_dropout": 0.9})
     params = tiny.params(config)
     batch = tiny.batch()
     grad = jax.jit(jax.value_and_grad(lambda p, key: tiny.loss(config, p, batch, key)[0]))
