@@ -116,8 +116,11 @@ def test_every_flag_has_its_modes():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["main", "sweep", "figures"])
-@pytest.mark.parametrize("option", ["--help", "--helpshort", "--helpfull", "-?"])
+# One function reads the options of all programs.
+@pytest.mark.parametrize(
+    ("module", "option"),
+    [("main", "--help"), ("sweep", "--helpshort"), ("figures", "-?"), ("main", "--helpfull")],
+)
 def test_help_ends_with_success(module, option):
     done = run(module, option)
     assert done.returncode == 0 and "--workdir" in done.stdout, done.stderr

@@ -124,7 +124,6 @@ def test_time_left_is_the_mean_of_the_finished_parts():
         ("hlformer-search tran", "transcribe"),
         ("hlformer-search query --calib", ""),
         pytest.param("hlformer-search query --min", "--min-score", marks=pytest.mark.slow),
-        pytest.param("hlformer-search cut --qui", "--quiet", marks=pytest.mark.slow),
         ("hlformer-train --quiet --mode=ev", "--mode=evaluate"),
         pytest.param("hlformer-train --verb", "", marks=pytest.mark.slow),
         ("hlformer-sweep --config=sweeps/rob", "--config=sweeps/robust"),

@@ -8,14 +8,7 @@ import tiny
 
 from hlformer_jax.figures.corpus import Options, Subject
 from hlformer_jax.models import hover
-from hlformer_jax.training import checkpoints, loaded_run
-
-
-def write(path, config, params):
-    checkpoints.save_params(path / "checkpoints" / "best", params, {"epoch": 1})
-    content = {"config": json.loads(config.to_json()), "data_fingerprint": None}
-    (path / "config.json").write_text(json.dumps(content))
-    return path
+from hlformer_jax.training import loaded_run
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +19,7 @@ def directory(tmp_path_factory):
     config.model.update(name="hlformer", glance=True, lorentz_blocks=1, lorentz_dim=7)
     config.model.update(fusion="maim", euclidean_widths=(2.0,), lorentz_widths=(4.0,))
     config.eval.update(moments="data", video_batch=3)
-    path = write(root / "run", config, tiny.params(config))
+    path = tiny.save_run(root / "run", config, tiny.params(config))
     metrics = {"R@1": 12.5, "SumR": 100.0, "queries": 15, "videos": 5}
     (path / "test_metrics.json").write_text(json.dumps(metrics))
     return path
@@ -42,7 +35,7 @@ def plain(tmp_path_factory, directory):
     """A run of GMMFormer on the same data: without weights and without a lift."""
     config = loaded_run.read_config(directory)
     config.model.update(name="gmmformer", fusion="mean", lorentz_blocks=0, lorentz_widths=())
-    path = write(tmp_path_factory.mktemp("plain") / "run", config, tiny.params(config))
+    path = tiny.save_run(tmp_path_factory.mktemp("plain") / "run", config, tiny.params(config))
     return Subject("GMMFormer", loaded_run.load(path))
 
 
@@ -53,7 +46,7 @@ def taught(tmp_path_factory, directory):
     config.model.update(name="dl_dkd", fusion="mean", lorentz_blocks=0, lorentz_widths=())
     config.model.euclidean_widths = ()
     config.data.max_clips = 1  # as configs/dl_dkd.py has it
-    path = write(tmp_path_factory.mktemp("taught") / "run", config, tiny.params(config))
+    path = tiny.save_run(tmp_path_factory.mktemp("taught") / "run", config, tiny.params(config))
     return Subject("DL-DKD", loaded_run.load(path))
 
 
@@ -62,7 +55,8 @@ def trees(tmp_path_factory):
     """A run of HOVER on synthetic trees."""
     root = tmp_path_factory.mktemp("trees")
     config = runs.hover(root / "data")
-    return Subject("HOVER", loaded_run.load(write(root / "run", config, hover.init_params(config))))
+    path = tiny.save_run(root / "run", config, hover.init_params(config))
+    return Subject("HOVER", loaded_run.load(path))
 
 
 @pytest.fixture

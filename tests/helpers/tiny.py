@@ -153,11 +153,17 @@ FILM_WIDTH = 12
 """Of the features of the films' encoder (archive.py)."""
 
 
-def write_run(path, config, fingerprint="f" * 64):
-    config.data.manual_dir = str(path / "features")
-    checkpoints.save_params(path / "checkpoints" / "best", params(config), {"epoch": 1})
+def save_run(path, config, params):
+    """Writes the directory of a run that ended with these parameters; returns it."""
+    checkpoints.save_params(path / "checkpoints" / "best", params, {"epoch": 1})
     content = {"config": json.loads(config.to_json()), "data_fingerprint": None}
     (path / "config.json").write_text(json.dumps(content))
+    return path
+
+
+def write_run(path, config, fingerprint="f" * 64):
+    config.data.manual_dir = str(path / "features")
+    save_run(path, config, params(config))
     (path / "features").mkdir()
     facts = {"name": "colours", "fingerprint": fingerprint}
     (path / "features" / extracted.ENCODER).write_text(json.dumps(facts))

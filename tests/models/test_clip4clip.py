@@ -137,9 +137,8 @@ def test_untrained_meanp_is_the_zero_shot_mean():
 
 
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize("name", NAMES)
-def test_bfloat16_keeps_parameters_and_results_float32(name):
-    config = _config(name)
+def test_bfloat16_keeps_parameters_and_results_float32():
+    config = _config("clip4clip_seqtransf")
     params, batch = _params(config), _batch()
     results = []
     for dtype in ("float32", "bfloat16"):

@@ -186,13 +186,6 @@ def _dense(params, x):
     return np.float64(x) @ np.asarray(params["kernel"], float) + np.asarray(params["bias"], float)
 
 
-def test_masked_mean_of_no_rows_is_zero():
-    ours = hover.masked_mean(NODES.frames, NODES.frame_mask)
-    # Sums of four float32 numbers near 1.
-    np.testing.assert_allclose(ours, _mean(NODES.frames, NODES.frame_mask), atol=1e-6)
-    assert not np.any(ours[-1])
-
-
 def _lstm(cell, rows):
     """The hidden states of a long short-term memory, by its equations."""
     hidden = memory = np.zeros(len(cell["hi"]["bias"]))

@@ -25,19 +25,16 @@ from hlformer_jax.typing import Batch
 MODELS = [name for name in models.MODELS if "clip4clip" not in name]
 
 
-@pytest.mark.slow  # test_parity.py has every gradient of the released models
-@pytest.mark.parametrize("name", tiny.CASES)
-def test_gradients_are_finite_and_reach_every_parameter(name):
+# test_parity.py has every gradient of the released models.
+@pytest.mark.slow  # it takes seconds
+@pytest.mark.parametrize("name", ["dynamic", "weighted", "shared curvature"])
+def test_gradients_are_finite_and_reach_the_parameters_of_an_option(name):
     params, (value, computed), gradient = tiny.value_and_gradient(name)
     config = tiny.case(name)
     assert set(computed) == set(prvr.active_terms(config, models.build(config)))
     assert np.isfinite(value)
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
     own = {
-        "gmmformer_v2": ("weight_token",),
-        "gmmformer": ("video_pooling", "kernel"),
-        "ms_sl": ("guided_value", "kernel"),
-        "dl_dkd": ("exploration_pooling", "kernel"),
         "dynamic": ("weight_token",),
         "weighted": ("clip_branch", "fusion", "logits"),
         "shared curvature": ("attention_curv",),

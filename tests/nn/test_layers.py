@@ -1,5 +1,7 @@
 """Layers, fusion and attention blocks, against NumPy by the equations, and at the edges."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,8 +116,9 @@ def test_relu_with_dropout_has_the_derivatives_of_both(rate):
         """Every order of two modes, and a third derivative."""
         total = lambda x: jnp.sum(function(x) ** 3 * jnp.cos(x))
         modes = jax.jacfwd, jax.jacrev
-        yield from (outer(inner(total))(x) for outer in modes for inner in modes)
-        yield jax.jacfwd(jax.jacrev(jax.grad(total)))(x)
+        second = [outer(inner(total)) for outer in modes for inner in modes]
+        derivatives = [*second, jax.jacfwd(jax.jacrev(jax.grad(total)))]
+        return jax.jit(lambda x: [derivative(x) for derivative in derivatives])(x)
 
     one = directions(lambda x: relu_dropout(key, x, rate))
     two = directions(lambda x: dropout(key, jax.nn.relu(x), rate))
@@ -139,10 +142,12 @@ def test_second_derivatives(name):
     params = jax.tree.map(lambda p: 30 * p.astype(jnp.float64), params)
     total = lambda t: jnp.sum(jnp.sin(module.apply(params, x + t * jnp.cos(x), *arguments)))
     slope = jax.grad(total)
-    expected = (slope(0.1 + 1e-5) - slope(0.1 - 1e-5)) / 2e-5
-    for second in (jax.grad(slope), jax.jacfwd(slope), jax.jacfwd(jax.jacfwd(total))):
-        # Errors of a difference: 1e-10 times the fourth derivative, and eps / 1e-5.
-        np.testing.assert_allclose(second(0.1), expected, rtol=1e-6)
+    seconds = jax.grad(slope), jax.jacfwd(slope), jax.jacfwd(jax.jacfwd(total))
+    found = jax.jit(lambda t: [second(t) for second in seconds])(0.1)
+    compiled = jax.jit(slope)
+    expected = (compiled(0.1 + 1e-5) - compiled(0.1 - 1e-5)) / 2e-5
+    # Errors of a difference: 1e-10 times the fourth derivative, and eps / 1e-5.
+    np.testing.assert_allclose(found, [expected] * 3, rtol=1e-6)
 
 
 # Fusion and pooling
@@ -276,17 +281,17 @@ def test_attention_on_a_hyperboloid_of_any_curvature(float64, merge):
             np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("c", [0.05, 0.3, 5.0, 20.0])
-@pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
-def test_attention_is_finite_from_nearly_flat_to_strongly_curved(c, size):
+@pytest.mark.slow  # it takes seconds
+def test_attention_is_finite_from_nearly_flat_to_strongly_curved():
     attend = LorentzAttention(BlockOptions(2, 0.0), AS_RELEASED)
-    x = size * jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
     params = attend.init(jax.random.key(0), x, None, None, False)
-    loss = lambda p, c: jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
-    value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, jnp.float32(c))
-    assert np.isfinite(value)
-    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+    loss = lambda p, x, c: jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
+    run = jax.jit(jax.value_and_grad(loss, (0, 2)))
+    for size, c in itertools.product((1e-4, 1.0, 1e3), (0.05, 0.3, 5.0, 20.0)):
+        value, gradient = run(params, np.float32(size) * x, jnp.float32(c))
+        assert np.isfinite(value), (size, c)
+        assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient)), (size, c)
 
 
 @pytest.mark.slow  # it takes seconds

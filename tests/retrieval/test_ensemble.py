@@ -32,10 +32,9 @@ def test_members_of_other_ranges_count_alike(scores):
     np.testing.assert_allclose(ensemble.combine([a, np.ones_like(a)]), standard[0] / 2, atol=1e-6)
 
 
-@pytest.mark.parametrize("score", [0.1, 1 / 3, -0.7, 1e20])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_equal_scores_count_as_zero(score, dtype):
-    assert not ensemble.combine([np.full((5, 4), score, dtype)]).any()
+def test_equal_scores_count_as_zero():
+    for score in (0.1, 1 / 3, -0.7, 1e20):  # whose means are rounded in different ways
+        assert not ensemble.combine([np.full((5, 4), score)]).any()
 
 
 def test_ranks_are_those_of_the_combined_scores(tmp_path, scores):
@@ -87,7 +86,9 @@ def test_rows_and_columns_are_aligned_by_name(tmp_path, scores):
 def test_files_that_do_not_belong_together_are_refused(tmp_path, scores):
     right = _write(tmp_path / "right.npz", scores[0])
     others = {
-        "other queries than": dict(queries=[*QUERIES[:-1], "x#0"]),
+        r"other queries than .*only one of the two has 'v5#1' \(2 differ\)": dict(
+            queries=[*QUERIES[:-1], "x#0"]
+        ),
         "other videos than": dict(videos=[*VIDEOS[:-1], "x"]),
         "other relevant videos": dict(relevant=RELEVANT[::-1]),
         "a name twice": dict(videos=["v0", *VIDEOS[:-1]]),
@@ -142,13 +143,6 @@ def test_members_of_other_or_unknown_data_are_named(tmp_path, scores, caplog):
     unknown, differing = [record.getMessage() for record in caplog.records]
     assert "old.npz does not record its data" in unknown
     assert "other.npz has the same queries as" in differing and "first.npz" in differing
-
-
-def test_a_differing_name_is_shown_as_plain_text(tmp_path, scores):
-    files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
-    _write(files[1], scores[1], queries=[*QUERIES[:-1], "x#0"])
-    with pytest.raises(EnsembleError, match=r"only one of the two has 'v5#1' \(2 differ\)"):
-        ensemble.evaluate(files)
 
 
 def test_data_of_one_element_is_read(tmp_path, scores):

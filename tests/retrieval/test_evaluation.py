@@ -301,13 +301,13 @@ def test_candidates_of_other_queries_are_refused():
 SCORES = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
 
 
-@pytest.mark.parametrize("column", [10, -1, -10, 2**40])
+@pytest.mark.parametrize("column", [10, -1, 2**40])
 def test_missing_relevant_column_is_refused(column):
     with pytest.raises(ValueError, match=rf"relevant\[1\] must be from 0 to 9, got {column}"):
         ranking.ranks(SCORES, np.array([0, column, 9]))
 
 
-@pytest.mark.parametrize("column", [10, -1, -10])
+@pytest.mark.parametrize("column", [10, -1])
 def test_missing_relevant_column_ranks_last_under_jit(column):
     columns = np.array([0, column, 9], np.int32)
     expected = np.asarray(ranking.ranks(SCORES, np.array([0, 0, 9])))
@@ -342,13 +342,11 @@ def test_a_search_is_traced_once_for_queries_of_one_size(monkeypatch):
         corpus.search(library, np.ones((3, 6), np.float32), 2)
 
 
-@pytest.mark.parametrize("kind", [list, np.int64, np.int16, np.uint8, jnp.asarray])
-def test_ranks_take_any_integer_columns(kind):
-    columns = [3, 0, 9]
-    given = columns if kind is list else kind(np.array(columns, np.int32))
-    expected = 1 + np.sum(SCORES > SCORES[np.arange(3), columns][:, None], axis=1)
-    np.testing.assert_array_equal(ranking.ranks(SCORES, given), expected)
-    np.testing.assert_array_equal(ranking.ranks(SCORES.tolist(), given), expected)
+@pytest.mark.parametrize("columns", [[3, 0, 9], np.uint8([3, 0, 9]), jnp.asarray([3, 0, 9])])
+def test_ranks_take_any_integer_columns(columns):
+    expected = 1 + np.sum(SCORES > SCORES[np.arange(3), [3, 0, 9]][:, None], axis=1)
+    np.testing.assert_array_equal(ranking.ranks(SCORES, columns), expected)
+    np.testing.assert_array_equal(ranking.ranks(SCORES.tolist(), columns), expected)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -440,8 +438,8 @@ def test_a_shift_between_two_frames_below_two_periods_is_no_gap():
     assert len(find_moments(times, np.ones(5), 1.0)) == 1
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_moments_never_overlap_or_span_gaps(seed):
+def _sampled(seed):
+    """Times of frames with gaps, their scores, and their period."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 40))
     period = float(rng.choice([0.2, 1.0, 3.0]))
@@ -450,7 +448,15 @@ def test_moments_never_overlap_or_span_gaps(seed):
     times = period * (
         np.arange(count) + np.cumsum(skipped) + rng.uniform(0, 0.9) * rng.random(count)
     )
-    scores = rng.normal(size=count).round(int(rng.integers(0, 4)))
+    return times, rng.normal(size=count).round(int(rng.integers(0, 4))), period
+
+
+def test_moments_never_overlap_or_span_gaps():
+    for seed in range(60):
+        _check_moments(*_sampled(seed))
+
+
+def _check_moments(times, scores, period):
     found = find_moments(times, scores, period, count=100)
     assert found and found[0].score == scores.max()
     assert [m.score for m in found] == sorted((m.score for m in found), reverse=True)
@@ -512,7 +518,6 @@ def test_ranks_compare_scores_of_numpy_in_their_own_dtype(row):
     assert jax.jit(lambda i: ranking.ranks(np.ones((1, 3)), i))(np.array([1])).item() == 2
 
 
-@pytest.mark.parametrize("ranks", [[0, 1], [np.nan, 1], []])
 @pytest.mark.parametrize(
     "metric",
     [
@@ -522,6 +527,7 @@ def test_ranks_compare_scores_of_numpy_in_their_own_dtype(row):
         lambda rank: ranking.recall_at_k(rank, 1),
     ],
 )
-def test_metrics_refuse_what_is_no_rank(metric, ranks):
-    with pytest.raises(ValueError, match="^ranks start at 1, got|got none$"):
-        metric(np.array(ranks))
+def test_metrics_refuse_what_is_no_rank(metric):
+    for ranks in ([0, 1], [np.nan, 1], []):
+        with pytest.raises(ValueError, match="^ranks start at 1, got|got none$"):
+            metric(np.array(ranks))

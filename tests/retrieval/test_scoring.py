@@ -396,7 +396,7 @@ def test_search_finds_no_video_with_nan(dtype):
 
 
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize("k", [1, 4, 15])
+@pytest.mark.parametrize("k", [4, 15])
 def test_search_returns_the_best_with_their_positions(encoded, queries, k):
     found = corpus.search(corpus.build(encoded, dtype="float32", block=4), queries, k)
     expected, clip, frame = _expected(queries, encoded)
@@ -424,20 +424,6 @@ def test_a_branch_that_is_off_has_no_position(encoded, queries):
     np.testing.assert_array_equal(found.videos, np.argsort(-frame.max(-1), axis=1)[:, :2])
     assert list(found.positions) == ["frames"]
     assert np.all(found.positions["frames"] >= 0)
-
-
-@pytest.mark.slow  # it takes seconds
-def test_smaller_dtypes_find_nearly_the_same(encoded, queries):
-    ranks = {}
-    own = np.arange(len(queries), dtype=np.int32)
-    near = encoded.frames[own, 1] + 0.3 * queries
-    for dtype in scoring.DTYPES:
-        built = corpus.build(encoded, dtype=dtype)
-        ranks[dtype] = np.asarray(ranking.ranks(jax.jit(corpus.scores)(built, near), own))
-    assert np.abs(ranks["bfloat16"] - ranks["float32"]).max() <= 1
-    assert np.abs(ranks["int8"] - ranks["float32"]).max() <= 1
-    size = lambda dtype: corpus.build(encoded, dtype=dtype).stored["frames"].values.nbytes
-    assert size("float32") == 2 * size("bfloat16") == 4 * size("int8")
 
 
 def test_bad_search_is_refused(encoded, queries):

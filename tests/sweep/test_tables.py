@@ -293,13 +293,6 @@ def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
     assert {"skipped", "left out"} <= words
 
 
-def test_an_epoch_of_minutes_is_written_in_whole_seconds(result_of, small, tmp_path):
-    sweep, planned = small
-    result = result_of(planned[0], 10.0) | {"seconds_per_epoch": 1234.0}
-    files.write_json(tmp_path / planned[0].directory / "result.json", result)
-    assert tables.sections(tables.publish(sweep, planned, tmp_path))[1].rows[1][-1] == "1,234"
-
-
 def test_the_note_of_the_costs_says_which_runs_each_is_from(result_of, small, tmp_path):
     sweep, planned = small
     for run, seconds in ((planned[0], 1.0), (planned[3], 2.0)):  # seeds of the first variant
@@ -320,12 +313,6 @@ def test_csv_is_numbers(table, tmp_path):
     assert (other["variant"], other["SumR_std"], other["seeds"]) == ("w/ a|b", "", "0")
     assert (cited["variant"], cited["cited"], cited["SumR_published"]) == ("other", "True", "8.0")
     assert (bad["SumR_mean"], bad["SumR_published"], bad["missing"]) == ("", "9.0", "2")
-
-
-def test_the_printed_table_has_every_column_where_it_is_no_terminal(table, capsys):
-    tables.show(table)
-    out = capsys.readouterr().out
-    assert all(word in out for word in ("R@100", "s/epoch", "w/ a|b", "10.88 ± 0.88", "3 of 6"))
 
 
 SUMS = {

@@ -58,9 +58,13 @@ def test_run_resumes_after_moves_of_data_and_settings(started):
     checkpoints.check_workdir(started, runs.tree())
     path = started / "config.json"
     content = json.loads(path.read_text())
-    content["config"].pop("precision")  # a field that is newer than the run
-    path.write_text(json.dumps(content))
+    older = json.loads(path.read_text())
+    del older["config"]["precision"], older["config"]["loss"]["margin"]  # newer than the run
+    path.write_text(json.dumps(older))
+    with pytest.raises(WorkdirError, match=r"loss\.margin"):
+        _claim(started, **{"loss.margin": 0.3})
     _claim(started).close()
+    assert json.loads(path.read_text()) == content
     content["config"]["loss"]["unknown"] = 1.0
     path.write_text(json.dumps(content))
     with pytest.raises(WorkdirError, match="unknown"):
@@ -141,8 +145,6 @@ def test_finished_run_accepts_other_places_but_no_other_moments(started):
     ("options", "fingerprint", "message"),
     [
         ({"optim.learning_rate": 0.5}, "data", r"learning_rate \(0\.1 .*0\.5 now"),
-        ({"train.encode_parts": 2}, "data", "encode_parts"),
-        ({"data.synthetic_videos": (11, 4, 5)}, "data", "synthetic_videos"),
         ({}, "other data", "the data has other files"),
     ],
     ids=str,
@@ -153,7 +155,7 @@ def test_refusal_of_another_run_names_the_difference(started, options, fingerpri
             _claim(started, fingerprint, writes, **options)
 
 
-@pytest.mark.parametrize("select", ["mIoU", "IoU 0.5", "ratio=0.4-1/SumR", "SumR"])
+@pytest.mark.parametrize("select", ["mIoU", "ratio=0.4-1/SumR", "SumR"])
 def test_moments_that_choose_the_best_epoch_stay(tmp_path, select):
     chosen = {"eval.select": select}
     _claim(tmp_path, **chosen, **{"eval.moments": "data"}).close()
@@ -257,21 +259,13 @@ def test_metrics_of_other_data_are_not_mixed(started, tmp_path_factory):
         checkpoints.check_evaluation(started, started, config, Fingerprints("other data"))
 
 
-DAMAGED = {
-    b"": "it is empty",
-    b"{": "it is not JSON",
-    b"\0\xff\xfe": "it is not JSON",
-    b"[]": "it has no entry 'config'",
-    b"{}": "it has no entry 'config'",
-    b'{"config": [], "data_fingerprint": null}': "its entry 'config' is not an object",
-}
-
-
-@pytest.mark.parametrize("content", DAMAGED)
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\0\xff\xfe", b"[]", b"{}", b'{"config": [], "data_fingerprint": null}']
+)
 def test_damaged_record_of_a_run_is_to_be_restored(started, content):
     path, best = started / "config.json", started / "checkpoints" / "best"
     path.write_bytes(content)
-    message = rf"{path} is damaged \({DAMAGED[content]}\): restore it from a copy"
+    message = rf"{path} is damaged \(.*\): restore it from a copy"
     for read in (lambda: checkpoints.check_workdir(started, runs.tree()), lambda: _claim(started)):
         with pytest.raises(WorkdirError, match=message) as refusal:
             read()
@@ -393,17 +387,6 @@ def test_incomplete_list_of_digests_is_refused(series, tmp_path, change, message
     (tmp_path / "series" / ".saving").write_text("4")  # the next save was killed
     with pytest.raises(CheckpointError, match=rf"step 3 is damaged \({message}\)"):
         Series(tmp_path / "series").restore(TREE)
-
-
-def test_unwritable_checkpoint_is_one_line(tmp_path, monkeypatch):
-    series = Series(tmp_path)
-
-    def fail(*_, **__):
-        raise ValueError("RESOURCE_EXHAUSTED: no space left\nand more")
-
-    monkeypatch.setattr(series._manager, "save", fail)
-    with pytest.raises(CheckpointError, match="no space"):
-        series.save(3, {"x": np.zeros(2)}, {})
 
 
 @pytest.mark.parametrize(

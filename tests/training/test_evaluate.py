@@ -173,15 +173,25 @@ def test_best_epoch_is_evaluated_beside_a_damaged_record(run, data_dir, tmp_path
 
 
 @pytest.mark.slow  # it takes seconds
-def test_run_is_evaluated_without_config_flag(run, tmp_path):
+def test_command_evaluates_a_run_or_a_checkpoint(run, data_dir, tmp_path):
     before = _metrics(run)
     scores, embeddings = tmp_path / "scores.npz", tmp_path / "embeddings.npz"
     evaluate = ("--mode=evaluate", f"--workdir={run}")
     files = f"--scores={scores}", f"--embeddings={embeddings}"
     other = f"--config=run:{run}", "--config.eval.corpus=int8"
-    calls = [(*evaluate, *files), (*evaluate, *other), ("--mode=evaluate", "--workdir=nowhere")]
-    right, wrong, missing = processes.calls("hlformer_jax.main", calls, tmp_path)
+    runs.write(runs.retrieval(data_dir), tmp_path / "config.py")
+    beside = "--config=config.py", f"--checkpoint={run}", "--workdir=beside"
+    calls = [
+        (*evaluate, *files),
+        ("--mode=evaluate", *beside),
+        (*evaluate, *other),
+        ("--mode=evaluate", "--workdir=nowhere"),
+    ]
+    right, checkpoint, wrong, missing = processes.calls("hlformer_jax.main", calls, tmp_path)
     assert right.status == 0 and _metrics(run) == before, right.stderr
+    assert re.search(rf"queries, 5 videos(.*\n)*scores: {scores}\n", right.stderr)
+    assert checkpoint.status == 0, checkpoint.stderr
+    assert _metrics(tmp_path / "beside") == before
     assert wrong.status == 1 and "config.eval.corpus (float32 there, int8 now)" in wrong.stderr
     assert missing.status == 1 and "nowhere has no config.json" in missing.stderr
     with np.load(scores) as first, np.load(embeddings) as second:
@@ -199,10 +209,7 @@ def test_run_is_evaluated_without_config_flag(run, tmp_path):
 
 
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize(
-    ("options", "has_bar"),
-    [((), True), pytest.param(("--quiet",), False, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("options", "has_bar"), [((), True), (("--quiet",), False)])
 def test_a_terminal_shows_the_videos_that_are_encoded(run, options, has_bar):
     reader, writer = os.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))

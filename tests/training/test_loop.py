@@ -74,7 +74,6 @@ def test_selection_metric_that_is_nan_is_named(tmp_path, epochs):
 @pytest.mark.parametrize(
     ("make", "field", "value", "family"),
     [
-        (runs.retrieval, "loss.diversity_form", "video", None),
         (runs.retrieval, "train.batch_size", 0, None),
         (runs.hover, "trees.form", "release", None),
         (runs.retrieval, "train.epochs", 0, runs.Tree),
@@ -429,14 +428,6 @@ def test_chunk_is_recorded_during_the_next_one(logger, tmp_path):
     found = [(line["step"], line["epoch"], line["loss"]) for line in runs.records(tmp_path)]
     assert found == [(1, 0, 0.25), (3, 1, 2.0), (5, 1, 8.0)]
     assert logger.log.position() == (tmp_path / "metrics.jsonl").stat().st_size
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_error_names_the_non_finite_step_and_term(logger, value):
-    chunk, scalars = _chunk(3, 1.0, value)
-    scalars["loss/near"][1] = value
-    with pytest.raises(NonFiniteLossError, match="step 4 .*loss/near"):
-        logger.steps(chunk, scalars, wait=True)
 
 
 def test_scalars_beyond_the_last_step_are_not_read(logger, tmp_path):

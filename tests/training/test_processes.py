@@ -90,21 +90,6 @@ def test_killed_runs_end_bit_for_bit_the_same(tmp_path, uninterrupted, moments):
     runs.assert_same(killed, finished)
 
 
-# test_evaluate.py starts a like command, and test_checkpoints.py evaluates a checkpoint.
-@pytest.mark.slow
-def test_command_gives_the_metrics_of_the_run(tmp_path, retrieval, data_dir):
-    options = _options(tmp_path, _retrieval(data_dir), tmp_path / "other")
-    checkpoint = f"--checkpoint={retrieval.path}"
-    scores = tmp_path / "scores.npz"
-    more = checkpoint, f"--scores={scores}"
-    evaluated = processes.run("main", "--mode=evaluate", *more, *options)
-    assert evaluated.returncode == 0, evaluated.stderr
-    reported = json.loads((retrieval.path / "test_metrics.json").read_text())
-    assert json.loads((tmp_path / "other" / "test_metrics.json").read_text()) == reported
-    assert f"{reported['queries']} queries, 5 videos" in evaluated.stdout
-    assert scores.exists() and evaluated.stdout.endswith(f"\nscores: {scores}\n")
-
-
 # Several processes on one machine
 
 

@@ -167,15 +167,6 @@ def test_schedule_rises_falls_and_ends_at_zero(warmup):
     assert np.all(np.diff(rates[round(100 * warmup) :]) < 0)
 
 
-def test_adam_has_no_bias_correction():
-    transform = optim.scale_by_bert_adam(0.9, 0.999, 1e-6)
-    gradient = {"x": jnp.asarray([2.0, -1e-4])}
-    scaled, state = transform.update(gradient, transform.init(gradient))
-    expected = 0.1 * gradient["x"] / (jnp.sqrt(0.001) * jnp.abs(gradient["x"]) + 1e-6)
-    np.testing.assert_allclose(scaled["x"], expected, rtol=1e-5)
-    np.testing.assert_allclose(state.first["x"], 0.1 * gradient["x"], rtol=1e-6)
-
-
 def _by_path(tree):
     """The arrays of a tree in float64, by their paths."""
     paths = jax.tree_util.tree_leaves_with_path(tree)

@@ -197,11 +197,10 @@ def test_every_form_equals_loops_over_its_definition(case):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param({}, marks=pytest.mark.slow),
         {"loss.mask_related": "tree", "loss.chain_form": "cone", "loss.min_radius": CONE},
         pytest.param(BALL, marks=pytest.mark.slow),  # half a minute, to compile its gradient
     ],
-    ids=["none masked", "relatives masked and cones", "ball"],
+    ids=["relatives masked and cones", "ball"],
 )
 def test_padding_reaches_neither_value_nor_gradient(case):
     clean, padded = _trees((0, 3, 4)), _trees((0, 3, 4), padding=2)
