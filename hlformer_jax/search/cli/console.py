@@ -8,7 +8,8 @@ from hlformer_jax import terminal
 from hlformer_jax.errors import SearchError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.cli.options import Options
-from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.directory import check_writable, find_enclosing_index
 from hlformer_jax.search.query.library import Library
 
 
@@ -27,7 +28,7 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
       SearchError: if the path is inside an index, or is a video in a folder of the index.
     """
     real = Path(os.path.realpath(out))
-    directory = database.find_enclosing_index(out)
+    directory = find_enclosing_index(out)
     if directory is None and index is not None and real.is_relative_to(index.directory.resolve()):
         directory = index.directory
     if directory is not None:
@@ -55,7 +56,7 @@ def open_index(directory: Path) -> Index:
 def open_index_to_change(directory: Path) -> Index:
     """Open an index as `open_index`, and check that it can be written before an encoder loads."""
     index = open_index(directory)
-    database.check_writable(directory)
+    check_writable(directory)
     return index
 
 

@@ -30,7 +30,13 @@ from hlformer_jax.search.cli.options import (
     path,
 )
 from hlformer_jax.search.encoder import DEFAULT_ENCODER, load_encoder, reload_encoder
-from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.directory import (
+    check_place,
+    check_unlocked,
+    check_writable,
+    has_index_files,
+)
 from hlformer_jax.search.index.index import check_rate
 from hlformer_jax.search.index.records import EncoderFacts
 from hlformer_jax.search.ingest import watch as watch_folders
@@ -98,7 +104,7 @@ def add(options: Options) -> None:
     index = console.open_index_to_change(options.index)
     _check_work(options)
     videos, roots = resolve_additions(index, options.paths, terminal.warn)
-    database.check_unlocked(options.index)
+    check_unlocked(options.index)
     encoder = reload_encoder(index.encoder, options.encoder)
     extract_videos(index, encoder, options, videos, roots)
 
@@ -168,7 +174,7 @@ def prepare_index(
     if fps is not None:
         check_rate(fps)
     index = _open_existing(directory)
-    database.check_writable(directory)
+    check_writable(directory)
     if index is None and move_root:
         raise SearchError(f"--move-root: {directory} holds no index: give its directory as --index")
     if index is None:
@@ -187,7 +193,7 @@ def prepare_index(
         )
     root, roots = folder.resolve(), index.roots
     moved = _root_to_move(index, root, move_root)
-    database.check_unlocked(directory)
+    check_unlocked(directory)
     encoder = reload_encoder(index.encoder, encoder_place)
     index.check_encoder(encoder)
     if root not in roots.values():
@@ -201,11 +207,11 @@ def _open_existing(directory: Path) -> Index | None:
     try:
         return Index.open(directory)
     except DamagedError:
-        database.check_place(directory)
+        check_place(directory)
         return None  # nothing of the index can be read: create it again
     except SearchError:
-        database.check_place(directory)
-        if database.has_index_files(directory):
+        check_place(directory)
+        if has_index_files(directory):
             raise
         return None
 
@@ -383,7 +389,7 @@ def transcribe(options: Options) -> None:
     if not options.speech and (options.language or options.audio != "default"):
         raise SearchError("--language and --audio are for --speech: add it, or leave them out")
     index = console.open_index_to_change(options.index)
-    database.check_unlocked(options.index)
+    check_unlocked(options.index)
     recognisers = recognition.load_all(
         options.ocr, options.speech, options.language or "", options.audio, terminal.warn
     )

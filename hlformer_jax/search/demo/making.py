@@ -14,7 +14,8 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.search.demo.drawing import frames_for_training, write_video
 from hlformer_jax.search.demo.scenes import Story, stories
 from hlformer_jax.search.encoder import DEMO_NOTE, load_encoder
-from hlformer_jax.search.index import Index, database
+from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.directory import has_index_files
 from hlformer_jax.search.ingest.extract import index_folder
 
 MADE_BY = "hlformer_jax.search demo"
@@ -188,7 +189,7 @@ def index_videos(out: Path, report: Callable[[str], None], encoder_folder: Path)
     """Update DIR/index, the index of DIR/videos."""
     encoder, places = load_encoder(encoder_folder)
     directory = out / "index"
-    if database.has_index_files(directory):
+    if has_index_files(directory):
         index = Index.open(directory)
     else:
         index = Index.create(directory, out / "videos", encoder, places=places)

@@ -1,25 +1,17 @@
 """The SQLite file of an index: its schema, transactions, checksum, copy and migration.
 
-    .hlformer-index    marks a directory as an index
-    index.db           all data except embeddings
-    index.db.bak       a copy of index.db, made after each run that changed it
-    index.sums         version and SHA-256 of both; it begins with its own checksum
-    index.db.damaged   a damaged index.db that its copy has replaced
-    .lock              held by the process that indexes
-
-SQLite has no checksums. Each transaction that changes something increments the version in
-`settings`, and index.sums has the digest of the file at one version. If the versions are equal and
-the digests differ, the file is damaged. At a newer version, after a run was killed, the first
-opening compares the sum of all rows (`row_sums`) and renews index.sums. While another process runs,
-an opening only checks the structure. SQLite itself reads the file for the digest, because opening
-and closing it elsewhere would release the locks of this process.
+`directory` lists the files. SQLite has no checksums. Each transaction that changes something
+increments the version in `settings`, and index.sums has the digest of the file at one version. If
+the versions are equal and the digests differ, the file is damaged. At a newer version, after a run
+was killed, the first opening compares the sum of all rows (`row_sums`) and renews index.sums. While
+another process runs, an opening only checks the structure. SQLite itself reads the file for the
+digest, because opening and closing it elsewhere would release the locks of this process.
 
 With a rollback journal, the database is a single file between transactions, so it can be copied and
 read on read-only disks. Readers fetch all rows at once, so that they do not block writers.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -35,19 +27,22 @@ from typing import Any, TypeVar
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index import row_sums
-from hlformer_jax.search.index.disk import (
-    LockedError,
-    MissingIndexError,
-    ReplacedIndexError,
-    translate_errors,
+from hlformer_jax.search.index.directory import (
+    COPY,
+    DAMAGED,
+    DATABASE,
+    MARK,
+    MARKED,
+    SUMS,
+    check_exists,
+    check_index,
+    check_place,
+    has_index_files,
+    lock_index,
 )
+from hlformer_jax.search.index.disk import ReplacedIndexError, translate_errors
 
 _T = TypeVar("_T")
-
-MARK, DATABASE, COPY, SUMS = ".hlformer-index", "index.db", "index.db.bak", "index.sums"
-DAMAGED, LOCK = "index.db.damaged", ".lock"
-OLDER = "manifest.json", "manifest.previous.json"
-"""Files of the index format before SQLite."""
 
 FORMAT = 6
 """Version of the schema; newer versions are refused."""
@@ -90,11 +85,6 @@ _CONSTANT_SETTINGS = (
 
 _DECODING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error
 """Errors of functions that decode damaged rows."""
-
-LOCK_POLL_SECONDS = 0.02
-"""Seconds between two attempts to take a lock."""
-
-_MARKED = b"The index of a video search by hlformer_jax; its files are its own.\n"
 
 _SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
@@ -164,7 +154,7 @@ class Database:
         self._connections = 0  # number of database files that were opened
         self._constants: list[Any] | None = None  # rows of `_CONSTANT_SETTINGS`
         self._lock = threading.RLock()
-        _check_directory(directory)
+        check_index(directory)
         self._connect_any(is_trusted=not is_locked and files.is_locked(directory))
 
     @classmethod
@@ -184,9 +174,9 @@ class Database:
         """
         check_place(directory)
         if has_index_files(directory):
-            _check_directory(directory)
+            check_index(directory)
         with contextlib.ExitStack() as stack:
-            _lock_directory(stack, directory, 0.0)
+            lock_index(stack, directory, 0.0)
             with translate_errors(directory / DATABASE):
                 cls._create_files(directory, settings, root)
         database = cls(directory)
@@ -209,7 +199,7 @@ class Database:
                     field="index",
                     directory=directory,
                 )
-        files.write_bytes(directory / MARK, _MARKED + b"format 4 or later\n")
+        files.write_bytes(directory / MARK, MARKED + b"format 4 or later\n")
         connection = sqlite3.connect(":memory:", isolation_level=None)
         with contextlib.closing(connection):
             connection.executescript(_SCHEMA)
@@ -400,7 +390,7 @@ class Database:
         """
         check_exists(self.directory)  # locking would create it
         with contextlib.ExitStack() as stack:
-            _lock_directory(stack, self.directory, wait)
+            lock_index(stack, self.directory, wait)
             self._repair(is_locked=True)
             files.discard_drafts(self.directory, {MARK, DATABASE, COPY, SUMS}.__contains__)
             try:
@@ -510,138 +500,11 @@ class Database:
         check_exists(self.directory)
         with contextlib.ExitStack() as stack, self._lock:
             if not is_locked:
-                _lock_directory(stack, self.directory, 0.0)
+                lock_index(stack, self.directory, 0.0)
             assert self._connection is not None
             with translate_errors(self._path):
                 _replace_database(self.directory, self._connection.serialize())
             self._connect(DATABASE)
-
-
-def check_place(directory: Path) -> None:
-    """Check that a directory is missing, empty, or an index.
-
-    Raises:
-      SearchError: if it is not a directory, or has other files; the error names one.
-      OSError: if it cannot be listed.
-    """
-    try:
-        children = sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise QueryError(
-            "{directory} is not a directory: choose another {index}",
-            field="index",
-            directory=directory,
-        ) from None
-    foreign = [name for name in children if not _is_leftover(directory, name)]
-    if foreign and not is_marked(directory):
-        raise QueryError(
-            "{directory} has other files ({name}) and is not an index: choose another {index}",
-            field="index",
-            directory=directory,
-            name=foreign[0],
-        )
-
-
-def check_writable(directory: Path) -> None:
-    """Check that an index can be created in a directory, or changed there, before long work.
-
-    Raises:
-      SearchError: if its files may not be written, or the disk is read-only or full.
-      OSError: for another error of the disk.
-    """
-    with translate_errors(directory / DATABASE):
-        files.check_writable(directory)
-        for name in (LOCK, DATABASE):
-            if (directory / name).exists() and not os.access(directory / name, os.W_OK):
-                raise PermissionError(errno.EACCES, "not writable", str(directory / name))
-
-
-def check_unlocked(directory: Path) -> None:
-    """Check that no other process is indexing, before an encoder loads.
-
-    Raises:
-      LockedError: if another process is indexing.
-    """
-    with contextlib.ExitStack() as stack:
-        _lock_directory(stack, directory, 0.0)
-
-
-def is_marked(directory: Path) -> bool:
-    """Return whether a directory has the mark of an index.
-
-    Raises:
-      UnreadableError: if it has a mark that cannot be read.
-    """
-    mark = directory / MARK
-    try:
-        return files.read_bytes(mark).startswith(_MARKED)
-    except OSError as error:
-        if error.errno in _NO_MARK:
-            return False
-        raise UnreadableError.from_error(mark, error) from None
-
-
-_NO_MARK = errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL
-"""Errors for a path that has no regular file; `files.read_bytes` raises EINVAL for pipes."""
-
-
-def check_exists(directory: Path) -> None:
-    """Check that the directory of an open index still has an index.
-
-    Raises:
-      MissingIndexError: if it was deleted or moved. An unmounted disk may leave an empty directory.
-    """
-    if all(files.is_gone(directory / name) for name in (MARK, DATABASE, COPY)):
-        raise MissingIndexError.from_directory(directory)
-
-
-def has_index_files(directory: Path) -> bool:
-    """Return whether a directory has any of the files that identify an index."""
-    names = (MARK, DATABASE, COPY, *OLDER)
-    return any(os.path.lexists(directory / name) for name in names)
-
-
-def find_enclosing_index(path: Path) -> Path | None:
-    """Return the directory of the index that contains a path, with links resolved, or None.
-
-    Raises:
-      UnreadableError: if the path or a folder above it has a mark that cannot be read.
-    """
-    real = Path(os.path.realpath(path))
-    marked = (place for place in (real, *real.parents) if is_marked(place))
-    return next(marked, None)
-
-
-def _is_leftover(directory: Path, name: str) -> bool:
-    """Return whether a process that was killed before it wrote the mark has left this file."""
-    if name == LOCK:
-        return (directory / name).is_file() and not (directory / name).stat().st_size
-    return files.draft_target(name) == MARK
-
-
-def _check_directory(directory: Path) -> None:
-    """Check that a directory has an index of a supported format.
-
-    Raises:
-      QueryError: if it has none, or one of the format before SQLite.
-    """
-    if any(os.path.lexists(directory / name) for name in (DATABASE, COPY)):
-        return
-    if any(os.path.lexists(directory / name) for name in OLDER):
-        raise QueryError(
-            "{directory} holds an index of an older format: index the folder again into another"
-            " {index}; this one stays as it is",
-            field="index",
-            directory=directory,
-        )
-    if not is_marked(directory):
-        raise QueryError(
-            "{directory} holds no index: index a folder into it, or give another {index}",
-            field="index",
-            directory=directory,
-        )
 
 
 def _open(path: Path, is_copy: bool) -> sqlite3.Connection:
@@ -823,25 +686,6 @@ def _replace_database(directory: Path, content: bytes) -> None:
     # SQLite would replay a journal of the old file into the new one.
     (directory / f"{DATABASE}-journal").unlink(missing_ok=True)
     files.write_bytes(path, content)
-
-
-def _lock_directory(stack: contextlib.ExitStack, directory: Path, wait: float) -> None:
-    """Lock an index until the stack is closed.
-
-    Raises:
-      LockedError: if another process still holds it after `wait` seconds.
-    """
-    # A process that opens the index holds the lock for a moment (`files.is_locked`).
-    deadline = time.monotonic() + max(wait, LOCK_POLL_SECONDS)
-    while True:
-        try:
-            with translate_errors(directory / DATABASE):
-                stack.enter_context(files.lock(directory))
-            return
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise LockedError.from_directory(directory) from None
-        time.sleep(LOCK_POLL_SECONDS)
 
 
 def _identity(path: Path) -> tuple[int, ...]:

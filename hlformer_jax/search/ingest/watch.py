@@ -19,7 +19,7 @@ from hlformer_jax import terminal
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, find_missing, split_name
-from hlformer_jax.search.index.database import check_exists
+from hlformer_jax.search.index.directory import check_exists
 from hlformer_jax.search.ingest.decoding import Video
 from hlformer_jax.search.ingest.extract import (
     find_in_roots,

@@ -28,9 +28,9 @@ from hlformer_jax.search.index import (
     Index,
     Record,
     ReplacedIndexError,
-    database,
     find_missing,
 )
+from hlformer_jax.search.index.directory import check_exists
 from hlformer_jax.search.query import filters, pictures
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Result, Results
@@ -114,7 +114,7 @@ class Library:
         Raises:
           MissingIndexError: if it was deleted or moved.
         """
-        database.check_exists(self.directory)
+        check_exists(self.directory)
         return Index.open(self.directory)
 
     @property

@@ -27,7 +27,7 @@ from hlformer_jax import __version__, files, video
 from hlformer_jax.errors import QueryError, SearchError, UserError, describe
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.export import clip_name
-from hlformer_jax.search.index import database
+from hlformer_jax.search.index.directory import find_enclosing_index
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import schemas
@@ -180,7 +180,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
     tools.add_tool(search)
     tools.add_tool(show, structured_output=False)
     if clips is not None:
-        if (inside := database.find_enclosing_index(clips)) is not None:
+        if (inside := find_enclosing_index(clips)) is not None:
             raise files.OutputError(f"{clips} is inside the index {inside}: choose another folder")
         clips = clips.absolute()  # `without_paths` finds it in errors
         files.check_directory(clips)

@@ -23,6 +23,7 @@ from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import Index, LockedError, database
 from hlformer_jax.search.index import index as index_module
 from hlformer_jax.search.index.database import COPY, DATABASE, MARK, SUMS
+from hlformer_jax.search.index.directory import find_enclosing_index
 
 
 def hits(directory):
@@ -159,7 +160,7 @@ def test_an_unreadable_mark_is_not_a_missing_one(index, tmp_path):
     (index.directory / MARK).unlink()
     (index.directory / MARK).symlink_to("/proc/self/mem")
     with pytest.raises(UnreadableError, match=f"{MARK} cannot be read"):
-        database.find_enclosing_index(index.directory / "out.csv")
+        find_enclosing_index(index.directory / "out.csv")
     (index.directory / DATABASE).rename(tmp_path / DATABASE)
     (index.directory / COPY).unlink()
     with pytest.raises(UnreadableError, match=f"{MARK} cannot be read"):
@@ -236,7 +237,7 @@ def test_missing_mark_is_accepted_foreign_database_refused(index, films, tmp_pat
 def test_older_format_is_refused_and_left_unchanged(tmp_path, films):
     older = tmp_path / "older"
     older.mkdir()
-    (older / MARK).write_bytes(database._MARKED + b'{\n  "digest": "0", "format": 3}')
+    (older / MARK).write_bytes(database.MARKED + b'{\n  "digest": "0", "format": 3}')
     (older / "manifest.json").write_bytes(b'{"format": 3}')
     (older / "videos").mkdir()
     (older / "videos" / f"{'0' * 64}.npz").write_bytes(b"embeddings")

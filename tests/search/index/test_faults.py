@@ -22,9 +22,9 @@ from hlformer_jax.search.index import (
     Stamp,
     Threshold,
     VideoArrays,
-    database,
     records,
 )
+from hlformer_jax.search.index.directory import find_enclosing_index
 from hlformer_jax.search.index.records import (
     INDEXED,
     ArraysError,
@@ -434,8 +434,8 @@ def test_enclosing_index_is_found_through_links(index, tmp_path, through):
     elif through == "link above":
         (tmp_path / "here").symlink_to(index.directory)
         place = tmp_path / "here" / "a.csv"
-    assert database.find_enclosing_index(place) == index.directory
-    assert database.find_enclosing_index(tmp_path / "a") is None
+    assert find_enclosing_index(place) == index.directory
+    assert find_enclosing_index(tmp_path / "a") is None
 
 
 # What cannot be read is not gone
