@@ -34,9 +34,7 @@ def test_status_shows_file_names_that_are_not_text(films, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        (b"query", b"red", b"--index=no\xff"),
         (b"status", b"--index=no\xff"),
-        (b"index", b"no\xff"),
         (b"query", b"red", b"--index=index", b"--export=no\xff.zip"),
         (b"nothing\xff",),
     ],
