@@ -475,11 +475,6 @@ def test_opening_an_index_loads_neither_jax_nor_vectors(index):
     assert done.stdout == "[]\n"
 
 
-def test_upload_needs_a_store(library):
-    with pytest.raises(SearchError, match="store"):
-        library.upload()
-
-
 # Filters
 
 

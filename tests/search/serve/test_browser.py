@@ -387,16 +387,12 @@ def test_token_leaves_the_address_of_the_page(opened, library):
 
 
 @pytest.mark.slow
-def test_result_shows_its_date_and_the_source_of_the_date(page, library):
-    entry = library.entry(library.id("garden"))
-    library.change(entry.id, recorded=entry.modified)
-    try:
-        search(page, "green")
-        expect(page.locator("#place")).to_contain_text("recorded 2026-03-01")
-        page.locator("#results .open").nth(1).click()
-        expect(page.locator("#place")).to_contain_text("file of 2026-")
-    finally:
-        library.change(**entry._asdict())
+def test_result_shows_its_date_and_the_source_of_the_date(page, library, replaced):
+    replaced("garden", recorded=library.entry(library.id("garden")).modified)
+    search(page, "green")
+    expect(page.locator("#place")).to_contain_text("recorded 2026-03-01")
+    page.locator("#results .open").nth(1).click()
+    expect(page.locator("#place")).to_contain_text("file of 2026-")
 
 
 @pytest.mark.slow
@@ -437,23 +433,21 @@ def test_failed_request_is_shown_and_can_be_repeated(page):
 
 
 @pytest.mark.slow
-def test_deleted_or_unplayable_video_is_reported(page, library, tmp_path):
-    entry, path = library.entry(library.id("garden")), tmp_path / "garden.mp4"
-    library.change(entry.id, path=path)
+def test_deleted_or_unplayable_video_is_reported(page, replaced, tmp_path):
+    path = tmp_path / "garden.mp4"
+    path.write_bytes(b"no film")
+    replaced("garden", path)
+    path.unlink()
     page.expected.append("Failed to load resource")
-    try:
-        search(page, "red")
-        page.locator("#results .open").nth(1).click()
-        expect(page.get_by_role("alert")).to_contain_text("garden.mp4 was deleted")
-        path.write_bytes(b"no film")
-        about = path.stat()
-        library.change(entry.id, size=about.st_size, modified=about.st_mtime_ns / 1e9)
-        page.locator("#results .open").nth(0).click()
-        expect(page.locator("#trouble")).to_be_hidden()
-        page.locator("#results .open").nth(1).click()
-        expect(page.get_by_role("alert")).to_contain_text("cannot play")
-    finally:
-        library.change(**entry._asdict())
+    search(page, "red")
+    page.locator("#results .open").nth(1).click()
+    expect(page.get_by_role("alert")).to_contain_text("garden.mp4 was deleted")
+    path.write_bytes(b"no film")
+    replaced("garden", path)
+    page.locator("#results .open").nth(0).click()
+    expect(page.locator("#trouble")).to_be_hidden()
+    page.locator("#results .open").nth(1).click()
+    expect(page.get_by_role("alert")).to_contain_text("cannot play")
 
 
 HOSTILE = "\x1b[2J\n\t\x85\u202e\u2066\u2028"
@@ -461,45 +455,35 @@ HOSTILE = "\x1b[2J\n\t\x85\u202e\u2066\u2028"
 
 
 @pytest.mark.slow
-def test_attributes_and_texts_show_names_in_the_same_printable_form(page, library):
-    entry = library.entry(library.id("garden"))
+def test_attributes_and_texts_show_names_in_the_same_printable_form(page, library, replaced):
     renamed = f"{HOSTILE}/gar{HOSTILE}den.mp4"
-    library.change(entry.id, video=renamed, folder=HOSTILE)
-    library.colours[renamed] = library.colours[entry.video]
-    try:
-        page.reload()
-        search(page, "green")
-        name = printable(f"gar{HOSTILE}den.mp4")
-        assert page.evaluate("text => printable(text)", f"Küche é{HOSTILE}") == printable(
-            f"Küche é{HOSTILE}"
-        )
-        first = page.locator("#results > li").first
-        expect(first.locator(".open")).to_have_text(name)
-        expect(page.locator("#name")).to_have_text(name)
-        texts = page.evaluate("""() => [...document.querySelectorAll("*")].flatMap((element) =>
-            ["title", "aria-label", "alt"].map((name) => element.getAttribute(name) ?? "")
-                .concat(element.children.length ? [] : [element.textContent]))""")
-        assert printable(renamed) in texts
-        assert sum(name in text for text in texts) >= 6  # the button, its moments, the player …
-        assert not [text for text in texts if set(text) & set(HOSTILE) - set("\n[2J")]
-    finally:
-        library.change(**entry._asdict())
+    library.colours[renamed] = library.colours["garden.mp4"]
+    replaced("garden", video=renamed, folder=HOSTILE)
+    page.reload()
+    search(page, "green")
+    name = printable(f"gar{HOSTILE}den.mp4")
+    assert page.evaluate("text => printable(text)", f"Küche é{HOSTILE}") == printable(
+        f"Küche é{HOSTILE}"
+    )
+    first = page.locator("#results > li").first
+    expect(first.locator(".open")).to_have_text(name)
+    expect(page.locator("#name")).to_have_text(name)
+    texts = page.evaluate("""() => [...document.querySelectorAll("*")].flatMap((element) =>
+        ["title", "aria-label", "alt"].map((name) => element.getAttribute(name) ?? "")
+            .concat(element.children.length ? [] : [element.textContent]))""")
+    assert printable(renamed) in texts
+    assert sum(name in text for text in texts) >= 6  # the button, its moments, the player …
+    assert not [text for text in texts if set(text) & set(HOSTILE) - set("\n[2J")]
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_video_of_another_format_is_played_from_a_preview(page, library, tmp_path):
-    entry = library.entry(library.id("garden"))
-    path = videos.write(tmp_path / "garden.avi", "mpeg4", frames=120)
-    about = path.stat()
-    library.change(entry.id, path=path, size=about.st_size, modified=about.st_mtime_ns / 1e9)
-    try:
-        search(page, "red")
-        page.locator("#results .open").nth(1).click()
-        expect(page.get_by_role("alert")).to_contain_text("encoded anew")
-        page.wait_for_function("() => player.readyState > 1 && preview.start === 3")
-        assert page.evaluate("position()") == pytest.approx(8, abs=1)
-    finally:
-        library.change(**entry._asdict())
+def test_a_video_of_another_format_is_played_from_a_preview(page, replaced, tmp_path):
+    replaced("garden", videos.write(tmp_path / "garden.avi", "mpeg4", frames=120))
+    search(page, "red")
+    page.locator("#results .open").nth(1).click()
+    expect(page.get_by_role("alert")).to_contain_text("encoded anew")
+    page.wait_for_function("() => player.readyState > 1 && preview.start === 3")
+    assert page.evaluate("position()") == pytest.approx(8, abs=1)
 
 
 # Changes of the index

@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from hlformer_jax import search
 from hlformer_jax.errors import DamagedError, UserError
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import files, redaction, schemas
 
@@ -187,23 +186,13 @@ def test_unknown_id_is_refused_without_the_library_s_message():
     assert refused.value.status_code == 404 and "secret" not in refused.value.detail
 
 
-def test_files_of_other_kinds_are_never_a_page(client, library, rendered):
-    path = rendered / "x.HTML"
+def test_files_of_other_kinds_are_never_a_page(client, replaced, tmp_path):
+    path = tmp_path / "x.HTML"
     path.write_text("<script>alert(1)</script>")
-    about = path.stat()
-    library.entries.append(
-        Entry(
-            id="a3", video=path.name, folder="", path=path, state="indexed", reason="",
-            size=about.st_size, modified=about.st_mtime_ns / 1e9, duration=1.0, frames=1,
-        )
-    )  # fmt: skip
-    try:
-        assert client.get("/video/a3").headers["content-type"] == "application/octet-stream"
-        failed = client.get("/thumbnail/a3")
-    finally:
-        del library.entries[-1]
-    assert client.get(f"/video/{'f' * 16}").status_code == 404
-    assert failed.status_code == 422 and str(rendered) not in failed.text
+    id = replaced("garden", path, video=path.name)
+    assert client.get(f"/video/{id}").headers["content-type"] == "application/octet-stream"
+    failed = client.get(f"/thumbnail/{id}")
+    assert failed.status_code == 422 and str(tmp_path) not in failed.text
 
 
 def test_file_name_that_is_not_text_is_addressed_by_id(rendered):
