@@ -39,20 +39,6 @@ ASS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("a.srt", SRT), ("a.en.VTT", VTT), ("a.ass", ASS), ("a.ssa", ASS)]
-)
-def test_every_format_gives_the_same_cues(tmp_path, name, text):
-    for encoding in ("utf-8-sig", "utf-16"):
-        (tmp_path / name).write_text(text, encoding=encoding)
-        assert list(read_file(tmp_path / name)) == TWO
-
-
-def test_a_text_of_an_older_encoding_is_read(tmp_path):
-    (tmp_path / "a.srt").write_bytes("1\n00:00:01,000 --> 00:00:02,000\nCafé\n".encode("cp1252"))
-    assert list(read_file(tmp_path / "a.srt")) == [(1, 2, "Café")]
-
-
 def muxed(path, source, begin=0):
     """Write a video of five seconds with the track of a subtitle file, its packets as they are.
 
