@@ -134,20 +134,26 @@ def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
 
 
-def test_unwritable_clip_leaves_nothing(tmp_path, monkeypatch):
-    path = videos.write(tmp_path / "a.mp4")
+def test_unwritable_clip_says_why_and_leaves_the_older_one(tmp_path, monkeypatch):
+    path, out = videos.write(tmp_path / "a.mp4", frames=6), tmp_path / "clip.mp4"
     with pytest.raises(video.VideoError, match="written") as error:
-        video.cut(path, 0, 1, path / "clip.mp4")
+        video.cut(path, 0, 0.5, path / "clip.mp4")
     assert repr(str(path / "clip.mp4")) in str(error.value)
-    (tmp_path / "clip.mp4").write_text("an older clip")
+    out.write_text("an older clip")
+    for number, advice in {
+        errno.ENOENT: "is there such a folder",
+        errno.ENOSPC: "is there room",
+        errno.EACCES: "may this folder be written to",
+        errno.EINVAL: "try another container",
+    }.items():
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+        def fail(*_, number=number):
+            raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(video.VideoError, match="space"):
-        video.cut(path, 0, 1, tmp_path / "clip.mp4", replace=files.Replace.ANY)
-    assert (tmp_path / "clip.mp4").read_text() == "an older clip"
+        monkeypatch.setattr("os.fsync", fail)
+        with pytest.raises(video.VideoError, match=advice):
+            video.cut(path, 0, 0.5, out, replace=files.Replace.ANY)
+    assert out.read_text() == "an older clip"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "clip.mp4"]
 
 
@@ -233,7 +239,7 @@ def test_a_senseless_time_or_width_is_refused(tmp_path, time, width):
         video.thumbnail(tmp_path / "a.mp4", time, width)
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.mov"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.ts"])
 def test_copy_begins_at_the_keyframe_before(tmp_path, name):
     path = videos.write(tmp_path / name, gop_size=9, sound=(0, 3))
     zero = video.probe(path).start if name == "a.ts" else 0
@@ -452,28 +458,6 @@ def test_disk_that_takes_no_more_names_the_clip(tmp_path, write):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(error.value).startswith(f"{str(out)!r} cannot be written (File too large)")
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
-
-
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOENT, "is there such a folder"),
-        (errno.ENOSPC, "is there room"),
-        (errno.EACCES, "may this folder be written to"),
-        (errno.EINVAL, "try another container"),
-    ],
-)
-def test_advice_on_a_clip_that_cannot_be_written_fits_the_error(
-    tmp_path, monkeypatch, number, advice
-):
-    path = videos.write(tmp_path / "a.mp4", frames=6)
-
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(video.VideoError, match=advice):
-        video.cut(path, 0, 0.5, tmp_path / "clip.mp4")
 
 
 @pytest.mark.slow  # it takes seconds
