@@ -225,7 +225,7 @@ def test_times_rounded_to_milliseconds_mean_the_frame_that_begins_there(tmp_path
     assert begin == pytest.approx(13 / 12, abs=2e-3)  # its keyframe
 
 
-def test_clip_is_never_wider_than_its_video(tmp_path):
+def test_thumbnail_is_never_wider_than_its_video(tmp_path):
     path = videos.write(tmp_path / "a.mp4")
     assert picture_of(video.thumbnail(path, 0, 32)).shape == (24, 32, 3)
     assert picture_of(video.thumbnail(path, 0, 640)).shape == (48, 64, 3)

@@ -68,18 +68,6 @@ def test_request_without_the_token_is_refused(library):
             assert client.get(path).status_code == 401, path
 
 
-def test_token_is_accepted_as_header_and_cookie(library):
-    with page_library.running(library, token=TOKEN) as url, page_library.asking(url) as client:
-        header = {"Authorization": f"Bearer {TOKEN}"}
-        assert client.get("/api/status", headers=header).status_code == 200
-        assert "set-cookie" not in client.get("/", headers=header).headers
-        page = client.get(f"/?token={TOKEN}")
-        assert page.status_code == 200 and "<!doctype html>" in page.text
-        cookie = page.headers["set-cookie"]
-        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
-        assert client.get("/api/status").status_code == 200  # the client keeps it, as browsers do
-
-
 # ---- connections
 
 

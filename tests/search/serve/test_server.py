@@ -396,8 +396,12 @@ def test_server_for_other_machines_prints_a_token(served, host):
     for name in (*accepted, "evil.example", "192.168.1.5.evil.example", "[fe80::1"):
         answer = client.get("/api/folders", headers={"Host": name, **header})
         assert answer.status_code == (200 if name in accepted else 400), name
-    assert client.get(url).status_code == 200
-    assert client.get("/api/folders").status_code == 200  # by the cookie
+    assert "set-cookie" not in client.get("/", headers=header).headers
+    page = client.get(url)
+    assert page.status_code == 200 and "<!doctype html>" in page.text
+    cookie = page.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert client.get("/api/folders").status_code == 200  # the client keeps it, as browsers do
 
 
 def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
