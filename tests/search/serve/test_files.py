@@ -135,23 +135,23 @@ def test_served_file_is_the_indexed_file(archive):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("replaced", ["link", "folder link", "pipe", "folder", "other", "nothing"])
-def test_replaced_file_is_refused(archive, replaced):
+@pytest.mark.parametrize("kind", ["link", "folder link", "pipe", "folder", "other", "nothing"])
+def test_replaced_file_is_refused(archive, kind):
     path = archive.add("trips/a.mp4")
     secret = archive.outside / "a.mp4"
     path.rename(secret)  # of the same size and time
-    if replaced == "link":
+    if kind == "link":
         path.symlink_to(secret)
-    elif replaced == "folder link":
+    elif kind == "folder link":
         path.parent.rmdir()
         path.parent.symlink_to(archive.outside)
-    elif replaced == "pipe":
+    elif kind == "pipe":
         os.mkfifo(path)
-    elif replaced == "folder":
+    elif kind == "folder":
         path.mkdir()
-    elif replaced == "other":
+    elif kind == "other":
         path.write_bytes(b"not the film")
-    assert refusal(archive, "trips/a.mp4") == (403 if "link" in replaced else 410)
+    assert refusal(archive, "trips/a.mp4") == (403 if "link" in kind else 410)
 
 
 @pytest.mark.usefixtures("unchecked")
