@@ -303,7 +303,8 @@ def server(monkeypatch, tmp_path, golden):
     server.files = {path.name: path.read_bytes() for path in (golden / "new_clip").iterdir()}
     server.files |= {"pytorch_model.bin": b"a pickle", "README.md": b"words"}
     server.asked = []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    poll = {"poll_interval": 0.01}  # seconds until a shutdown is noticed
+    thread = threading.Thread(target=server.serve_forever, kwargs=poll, daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, address)

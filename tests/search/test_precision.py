@@ -68,7 +68,7 @@ def test_index_is_continued_in_its_precision(tmp_path, index, encoder):
     assert Index.open(index.directory).precisions == ("bfloat16",)
 
 
-def test_index_without_a_recorded_precision_is_of_float32(tmp_path, index, encoder):
+def test_index_without_a_recorded_precision_is_of_float32(tmp_path, index, encoder, capsys):
     run(index, encoder, precision="float32")
     with index.writing() as writer:  # as before precisions were recorded
         writer.execute("DELETE FROM settings WHERE name = 'precisions'")
@@ -79,15 +79,6 @@ def test_index_without_a_recorded_precision_is_of_float32(tmp_path, index, encod
     [line] = run(before, encoder, precision="bfloat16")
     assert "encoded in float32" in line and "encoded in bfloat16" in line
     assert before.precisions == ("float32", "bfloat16")
-    assert len(Library(index.directory, encoder=encoder).query("red")) == 2
-
-
-def test_another_precision_is_reported_and_recorded(tmp_path, index, encoder, capsys):
-    run(index, encoder, precision="float32")
-    write_film(tmp_path, "second", 2)
-    [line] = run(index, encoder, precision="bfloat16")
-    assert "encoded in float32" in line and "encoded in bfloat16" in line
-    assert index.precisions == ("float32", "bfloat16")
     assert len(Library(index.directory, encoder=encoder).query("red")) == 2
     assert main(["status", f"--index={index.directory}"]) == 0
     assert "1 frames per second, float32 and bfloat16\n" in capsys.readouterr().out

@@ -11,7 +11,6 @@ import av
 import numpy as np
 import pytest
 import videos
-from av.stream import Disposition
 from PIL import Image
 
 from hlformer_jax import files, video
@@ -85,15 +84,13 @@ def test_odd_sizes_lose_a_row_at_most(tmp_path):
     assert video.probe(tmp_path / "clip.mp4")[1:3] == (62, 46)
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "margin"),
-    [(1, 1, 0), (2, 1, 0), (0, 1, -1), (math.nan, 1, 0), (0, math.inf, 0), (3.5, 4, 0)],
-)
-def test_senseless_bounds_are_refused(tmp_path, start, end, margin):
+def test_senseless_bounds_are_refused(tmp_path):
     path = videos.write(tmp_path / "a.mp4")
-    reason = "ends at 3.00 s, before the clip begins" if start == 3.5 else "cannot be cut"
-    with pytest.raises(video.VideoError, match=reason):
-        video.cut(path, start, end, tmp_path / "clip.mp4", margin)
+    for bounds in ((1, 1), (2, 1), (math.nan, 1), (0, math.inf), (0, 1, -1)):
+        with pytest.raises(video.VideoError, match="cannot be cut"):
+            video.cut(path, *bounds[:2], tmp_path / "clip.mp4", *bounds[2:])
+    with pytest.raises(video.VideoError, match=r"ends at 3.00 s, before the clip begins"):
+        video.cut(path, 3.5, 4, tmp_path / "clip.mp4")
     assert not (tmp_path / "clip.mp4").exists()
 
 
@@ -129,28 +126,34 @@ def test_the_container_follows_the_suffix(tmp_path, suffix, form):
     assert video.probe(out).duration == pytest.approx(1.5, abs=0.05)
 
 
-@pytest.mark.parametrize("name", ["clip", "clip.txt", "clip.mp4.part", ".mp4", "clip.webm"])
-def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path, name):
+def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path):
     path = videos.write(tmp_path / "a.mp4")
-    with pytest.raises(video.VideoError, match=r"\.m4v"):
-        video.cut(path, 0, 1, tmp_path / name)
+    for name in ("clip", "clip.txt", "clip.mp4.part", ".mp4", "clip.webm"):
+        with pytest.raises(video.VideoError, match=r"\.m4v"):
+            video.cut(path, 0, 1, tmp_path / name)
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
 
 
-def test_unwritable_clip_leaves_nothing(tmp_path, monkeypatch):
-    path = videos.write(tmp_path / "a.mp4")
+def test_unwritable_clip_says_why_and_leaves_the_older_one(tmp_path, monkeypatch):
+    path, out = videos.write(tmp_path / "a.mp4", frames=6), tmp_path / "clip.mp4"
     with pytest.raises(video.VideoError, match="written") as error:
-        video.cut(path, 0, 1, path / "clip.mp4")
+        video.cut(path, 0, 0.5, path / "clip.mp4")
     assert repr(str(path / "clip.mp4")) in str(error.value)
-    (tmp_path / "clip.mp4").write_text("an older clip")
+    out.write_text("an older clip")
+    for number, advice in {
+        errno.ENOENT: "is there such a folder",
+        errno.ENOSPC: "is there room",
+        errno.EACCES: "may this folder be written to",
+        errno.EINVAL: "try another container",
+    }.items():
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+        def fail(*_, number=number):
+            raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(video.VideoError, match="space"):
-        video.cut(path, 0, 1, tmp_path / "clip.mp4", replace=files.Replace.ANY)
-    assert (tmp_path / "clip.mp4").read_text() == "an older clip"
+        monkeypatch.setattr("os.fsync", fail)
+        with pytest.raises(video.VideoError, match=advice):
+            video.cut(path, 0, 0.5, out, replace=files.Replace.ANY)
+    assert out.read_text() == "an older clip"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "clip.mp4"]
 
 
@@ -222,7 +225,7 @@ def test_times_rounded_to_milliseconds_mean_the_frame_that_begins_there(tmp_path
     assert begin == pytest.approx(13 / 12, abs=2e-3)  # its keyframe
 
 
-def test_clip_is_never_wider_than_its_video(tmp_path):
+def test_thumbnail_is_never_wider_than_its_video(tmp_path):
     path = videos.write(tmp_path / "a.mp4")
     assert picture_of(video.thumbnail(path, 0, 32)).shape == (24, 32, 3)
     assert picture_of(video.thumbnail(path, 0, 640)).shape == (48, 64, 3)
@@ -236,26 +239,25 @@ def test_a_senseless_time_or_width_is_refused(tmp_path, time, width):
         video.thumbnail(tmp_path / "a.mp4", time, width)
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.mov"])
-@pytest.mark.parametrize("into", ["clip.mp4", "clip.mkv"])
-def test_copy_begins_at_the_keyframe_before(tmp_path, name, into):
-    path, out = videos.write(tmp_path / name, gop_size=9, sound=(0, 3)), tmp_path / into
+@pytest.mark.parametrize("name", ["a.mp4", "a.ts"])
+def test_copy_begins_at_the_keyframe_before(tmp_path, name):
+    path = videos.write(tmp_path / name, gop_size=9, sound=(0, 3))
     zero = video.probe(path).start if name == "a.ts" else 0
-    begin, end = video.copy(path, 1.01, 2.26, out)
-    original = {round(one.time, 2): one.image for one in video.sample(path, 100)}
-    assert begin <= 1.01 and end >= 2.26 and begin == pytest.approx(zero + 9 / 12, abs=0.13)
-    assert video.probe(out).duration == pytest.approx(end - begin, abs=0.09)
-    copied = list(video.sample(out, 12))
-    assert [videos.number(one.image) for one in copied][:1] == [9]
-    assert copied[-1].time + begin >= 2.26 - 1 / 12
-    by_number = {videos.number(image): image for image in original.values()}
-    for one in copied:  # not encoded again
-        assert np.array_equal(one.image, by_number[videos.number(one.image)])
-    with av.open(str(out)) as container:
-        times = [float(packet.pts * packet.time_base) for packet in container.demux(audio=0)
-                 if packet.pts is not None]  # fmt: skip
-    assert times[0] < 0.15 and -0.15 < times[-1] + begin - 2.26 < 0.01
-    assert np.diff(times).max() < 0.15
+    original = {videos.number(frame.image): frame.image for frame in video.sample(path, 12)}
+    for out in (tmp_path / "clip.mp4", tmp_path / "clip.mkv"):
+        begin, end = video.copy(path, 1.01, 2.26, out)
+        assert begin <= 1.01 and end >= 2.26 and begin == pytest.approx(zero + 9 / 12, abs=0.13)
+        assert video.probe(out).duration == pytest.approx(end - begin, abs=0.09)
+        copied = list(video.sample(out, 12))
+        assert videos.number(copied[0].image) == 9
+        assert copied[-1].time + begin >= 2.26 - 1 / 12
+        for frame in copied:  # not encoded again
+            assert np.array_equal(frame.image, original[videos.number(frame.image)])
+        with av.open(str(out)) as container:
+            times = [float(packet.pts * packet.time_base) for packet in container.demux(audio=0)
+                     if packet.pts is not None]  # fmt: skip
+        assert times[0] < 0.15 and -0.15 < times[-1] + begin - 2.26 < 0.01
+        assert np.diff(times).max() < 0.15
 
 
 def test_copy_without_the_palette_is_refused(tmp_path):
@@ -428,24 +430,6 @@ def test_refused_codec_names_suitable_containers(tmp_path, name, codec, pixels, 
     assert not (tmp_path / into).exists()
 
 
-def test_a_copy_takes_the_default_track_of_sound(tmp_path):
-    tones = videos.write(tmp_path / "a.mkv", sound=(0, 3)), tmp_path / "two.mkv"
-    with av.open(str(tones[0])) as source, av.open(str(tones[1]), "w") as out:
-        kinds = {stream.type: stream for stream in source.streams}
-        pictures = out.add_stream_from_template(kinds["video"])
-        first, second = (out.add_stream_from_template(kinds["audio"]) for _ in range(2))
-        first.disposition, second.disposition = 0, Disposition.default
-        for packet in source.demux():
-            if packet.size and packet.stream.type == "video":
-                packet.stream = pictures
-                out.mux(packet)
-            elif packet.size and packet.pts * packet.time_base < 1:
-                packet.stream = second
-                out.mux(packet)
-    video.copy(tones[1], 0, 2, tmp_path / "clip.mp4")
-    assert len(heard(tmp_path / "clip.mp4")) > 3
-
-
 @pytest.mark.parametrize("write", [video.cut, video.copy])
 def test_file_that_appears_beside_a_clip_is_named(tmp_path, monkeypatch, write):
     path, out = videos.write(tmp_path / "a.mp4"), tmp_path / "clip.mp4"
@@ -474,28 +458,6 @@ def test_disk_that_takes_no_more_names_the_clip(tmp_path, write):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(error.value).startswith(f"{str(out)!r} cannot be written (File too large)")
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
-
-
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOENT, "is there such a folder"),
-        (errno.ENOSPC, "is there room"),
-        (errno.EACCES, "may this folder be written to"),
-        (errno.EINVAL, "try another container"),
-    ],
-)
-def test_advice_on_a_clip_that_cannot_be_written_fits_the_error(
-    tmp_path, monkeypatch, number, advice
-):
-    path = videos.write(tmp_path / "a.mp4", frames=6)
-
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(video.VideoError, match=advice):
-        video.cut(path, 0, 0.5, tmp_path / "clip.mp4")
 
 
 @pytest.mark.slow  # it takes seconds

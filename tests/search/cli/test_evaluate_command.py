@@ -80,15 +80,16 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
 
 def test_evaluate_refuses_times_in_milliseconds(ask, tmp_path):
     captions = tmp_path / "captions.jsonl"
-    line = {"video": "a.film", "sentence": "red", "start": 5000, "end": 8000}
-    captions.write_text(json.dumps(line))
+    line = {"video": "a.film", "sentence": "red"}
+    times = {"start": 5000, "end": 8000}, {"start": 5, "end": 8}  # the later line has no say
+    captions.write_text("".join(json.dumps(line | part) + "\n" for part in times))
     done = ask("evaluate", f"--captions={captions}")
     assert done.status == 1 and "begins at 5000 s, but its video ends at" in done.errors[0]
 
 
 def test_repeated_sentences_calibrate_no_threshold(ask, index, tmp_path):
     captions = tmp_path / "captions.jsonl"
-    lines = [{"video": "a.film", "sentence": "red" if i else "RED "} for i in range(9)]
+    lines = [{"video": "a.film", "sentence": "red" if i else "Red. "} for i in range(9)]
     captions.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = ask("evaluate", f"--captions={captions}", "--calibrate=10")
     needed = "needs at least 9 visual captions with different sentences (got 1)"

@@ -116,21 +116,6 @@ def test_copies_of_a_wrong_video_count_once(films, index):
     assert metrics.by_kind(library, asked)[""]["visual"]["R@5"] == 100
 
 
-@pytest.mark.parametrize("function", [evaluate, metrics.by_kind])
-def test_unindexed_video_is_named(library, function):
-    with pytest.raises(SearchError, match="'d.film'"):
-        function(library, [Caption("d.film", "red")])
-
-
-def test_repeated_sentences_are_marked_and_captions_of_all_videos_have_no_auc(library):
-    asked = [Caption("a.film", "red"), Caption("", "grey"), Caption("b.film", "Red."),
-             Caption("b.film", "green")]  # fmt: skip
-    figures, separation = evaluate(library, asked)
-    assert separation.is_first.tolist() == [True, False, True] and "AUC" in figures
-    asked.append(Caption("a.film", "blue", duplicates=("b.film", "trips/c.film")))
-    assert "AUC" not in evaluate(library, asked)[0]
-
-
 @pytest.mark.parametrize("probable", [False, True])
 def test_separation_equals_brute_force(index, probable):
     encoder = archive.Encoder(probable=probable)
@@ -336,12 +321,6 @@ def test_times_are_cut_at_the_end_of_a_video():
     ]
     first, *others = captions.cut_times(asked, {"a": 10.0}, 1.0)
     assert (first.start, first.end) == (1, 10) and others == asked[1:]
-
-
-def test_earlier_time_of_a_repeated_caption_is_checked():
-    asked = [Caption("a", "x", 5000.0, 8000.0), Caption("a", "x", 5.0, 8.0)]
-    with pytest.raises(DataError, match=r"'1: x \(a\)' begins at 5000 s"):
-        captions.cut_times(asked, {"a": 10.0}, 1.0)
 
 
 def test_features_join_copies_and_count_what_is_left_out(index, films, tmp_path):

@@ -35,6 +35,23 @@ def client(url):
         yield client
 
 
+@pytest.fixture
+def replaced(library):
+    """Replaces the file or fields of a video, and returns its id; the test ends with the first."""
+    entries = list(library.entries)
+
+    def replace(part, path=None, **fields):
+        id = library.id(part)
+        if path is not None:
+            status = path.stat()
+            fields |= {"path": path, "size": status.st_size, "modified": status.st_mtime_ns / 1e9}
+        library.change(id, **fields)
+        return id
+
+    yield replace
+    library.entries = entries
+
+
 class Encoder(archive.Encoder):
     """An encoder that waits before every batch until its gate is open."""
 

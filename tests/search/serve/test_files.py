@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from hlformer_jax import search
 from hlformer_jax.errors import DamagedError, UserError
 from hlformer_jax.files import jsonable
-from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import files, redaction, schemas
 
@@ -136,23 +135,23 @@ def test_served_file_is_the_indexed_file(archive):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("replaced", ["link", "folder link", "pipe", "folder", "other", "nothing"])
-def test_replaced_file_is_refused(archive, replaced):
+@pytest.mark.parametrize("kind", ["link", "folder link", "pipe", "folder", "other", "nothing"])
+def test_replaced_file_is_refused(archive, kind):
     path = archive.add("trips/a.mp4")
     secret = archive.outside / "a.mp4"
     path.rename(secret)  # of the same size and time
-    if replaced == "link":
+    if kind == "link":
         path.symlink_to(secret)
-    elif replaced == "folder link":
+    elif kind == "folder link":
         path.parent.rmdir()
         path.parent.symlink_to(archive.outside)
-    elif replaced == "pipe":
+    elif kind == "pipe":
         os.mkfifo(path)
-    elif replaced == "folder":
+    elif kind == "folder":
         path.mkdir()
-    elif replaced == "other":
+    elif kind == "other":
         path.write_bytes(b"not the film")
-    assert refusal(archive, "trips/a.mp4") == (403 if "link" in replaced else 410)
+    assert refusal(archive, "trips/a.mp4") == (403 if "link" in kind else 410)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -178,39 +177,22 @@ def test_link_in_the_folder_is_followed_but_not_a_loop(archive):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_failed_video_is_not_served(archive):
-    archive.add("passwd", state="failed")
-    assert refusal(archive, "passwd") == 404
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("error", [KeyError, IndexError, UserError])
-def test_unknown_id_is_refused_without_the_library_s_message(error):
+def test_unknown_id_is_refused_without_the_library_s_message():
     def entry(id):
-        raise error("/home/secret/index")
+        raise UserError("/home/secret/index")
 
     with pytest.raises(HTTPException) as refused:
         files.open_video(SimpleNamespace(entry=entry), "x")
     assert refused.value.status_code == 404 and "secret" not in refused.value.detail
 
 
-def test_files_of_other_kinds_are_never_a_page(client, library, rendered):
-    path = rendered / "x.HTML"
+def test_files_of_other_kinds_are_never_a_page(client, replaced, tmp_path):
+    path = tmp_path / "x.HTML"
     path.write_text("<script>alert(1)</script>")
-    about = path.stat()
-    library.entries.append(
-        Entry(
-            id="a3", video=path.name, folder="", path=path, state="indexed", reason="",
-            size=about.st_size, modified=about.st_mtime_ns / 1e9, duration=1.0, frames=1,
-        )
-    )  # fmt: skip
-    try:
-        assert client.get("/video/a3").headers["content-type"] == "application/octet-stream"
-        failed = client.get("/thumbnail/a3")
-    finally:
-        del library.entries[-1]
-    assert client.get(f"/video/{'f' * 16}").status_code == 404
-    assert failed.status_code == 422 and str(rendered) not in failed.text
+    id = replaced("garden", path, video=path.name)
+    assert client.get(f"/video/{id}").headers["content-type"] == "application/octet-stream"
+    failed = client.get(f"/thumbnail/{id}")
+    assert failed.status_code == 422 and str(tmp_path) not in failed.text
 
 
 def test_file_name_that_is_not_text_is_addressed_by_id(rendered):

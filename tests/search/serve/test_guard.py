@@ -42,17 +42,6 @@ def test_requests_of_the_page_and_links_to_it_are_answered(client):
     assert raw(client, "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200
 
 
-def test_server_on_all_addresses_accepts_any_ip_address(library):
-    hosts = {"studio", "*.home.arpa"}
-    with (
-        page_library.running(library, hosts=hosts, addresses=True) as url,
-        page_library.asking(url) as client,
-    ):
-        known = "192.168.1.5:8000", "[fe80::1]:8000", "STUDIO", "nas.home.arpa:80"
-        for host in (*known, "evil.example", "192.168.1.5.evil.example", "[fe80::1"):
-            assert (raw(client, "/api/folders", Host=host)[0] == 200) == (host in known), host
-
-
 def test_every_response_has_security_headers(client, library):
     for path in ("/", "/page.js", "/api/status", f"/video/{library.id('garden')}", "/nothing"):
         headers = client.get(path).headers
@@ -77,18 +66,6 @@ def test_request_without_the_token_is_refused(library):
                 assert answer.json()["code"] == "token" and "set-cookie" not in answer.headers
         for path in ("/?token=", "/?token=x", f"/api/status?token={TOKEN}"):
             assert client.get(path).status_code == 401, path
-
-
-def test_token_is_accepted_as_header_and_cookie(library):
-    with page_library.running(library, token=TOKEN) as url, page_library.asking(url) as client:
-        header = {"Authorization": f"Bearer {TOKEN}"}
-        assert client.get("/api/status", headers=header).status_code == 200
-        assert "set-cookie" not in client.get("/", headers=header).headers
-        page = client.get(f"/?token={TOKEN}")
-        assert page.status_code == 200 and "<!doctype html>" in page.text
-        cookie = page.headers["set-cookie"]
-        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
-        assert client.get("/api/status").status_code == 200  # the client keeps it, as browsers do
 
 
 # ---- connections
@@ -170,8 +147,7 @@ def test_malformed_request_is_refused_in_json(client, request_, caplog):
     [
         ("/api/query", "q"), ("/api/query?q=%20%00%0a", "q"),
         ("/api/query?q=" + "a" * 501, "q"), ("/api/query?q=red&k=0", "k"),
-        ("/api/query?q=red&k=1000000", "k"), ("/api/query?q=red&k=many", "k"),
-        ("/api/query?q=red&since=yesterday", "since"), ("/thumbnail/ID?t=nan", "t"),
+        ("/api/query?q=red&k=1000000", "k"), ("/thumbnail/ID?t=nan", "t"),
         ("/thumbnail/ID?t=1&width=100000", "width"), ("/cut/ID?start=0&end=1e9", "end"),
         ("/cut/ID?start=1e18&end=1000000000000001024", "start"),
         ("/cut/ID?start=nan&end=1", "start"),
@@ -198,13 +174,13 @@ def test_error_is_one_line_and_crash_has_no_details(client, caplog):
 
 
 def test_every_error_is_one_line_of_json(client, library):
-    video = f"/video/{library.id('garden')}"
+    garden = library.entry(library.id("garden"))
+    video, size = f"/video/{garden.id}", garden.size
     for method, path, headers, status in (
         ("POST", "/api/status", {}, 405),
         ("OPTIONS", "/", {}, 405),
         ("GET", "/nothing", {}, 404),
-        ("GET", "/video/x", {}, 404),
-        ("GET", video, {"Range": "bytes=999999999-"}, 416),
+        ("GET", video, {"Range": f"bytes={size}-"}, 416),
         ("GET", video, {"Range": "lines=1-2"}, 400),
     ):
         answer = client.request(method, path, headers=headers)

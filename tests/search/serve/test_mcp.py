@@ -133,11 +133,6 @@ def test_a_cancelled_cut_ends(library, tmp_path, monkeypatch):
     assert ended[0] > 10
 
 
-def test_clips_are_not_written_into_an_index(library, index):
-    with pytest.raises(OutputError, match="is inside the index"):
-        agents.server(library, index.directory / "clips")
-
-
 def test_a_time_out_of_range_is_named_with_its_limits(library, tmp_path):
     times = [("time", 1e9, 1e7), ("start", -1, 1e7), ("end", 1e9, 1e7), ("margin", 1e9, 60)]
     asked = []

@@ -17,21 +17,6 @@ from hlformer_jax import video
 pytestmark = [page_browser.needs_chromium, pytest.mark.slow]  # each takes seconds
 
 
-@pytest.fixture
-def replaced(library):
-    """Replace the file of a video of the library; the test ends with the file that it had."""
-    entries = list(library.entries)
-
-    def replace(part, path, **fields):
-        entry, status = library.entry(library.id(part)), path.stat()
-        times = {"size": status.st_size, "modified": status.st_mtime_ns / 1e9}
-        library.change(entry.id, path=path, **times, **fields)
-        return entry.id
-
-    yield replace
-    library.entries = entries
-
-
 def delayed(source, path, seconds):
     """Copy a video into a file whose timestamps begin at a second."""
     with av.open(str(source)) as old, av.open(str(path), "w") as new:

@@ -97,15 +97,15 @@ def test_a_transcript_is_that_of_an_indexed_video(client, library):
     assert client.get(f"/api/transcript/{library.id('boat')}").json() == {"cues": []}
 
 
-@pytest.mark.parametrize("unknown", ["0" * 16, "f" * 16, "garden.mp4"])
 @pytest.mark.parametrize(
     "address",
     ["/api/transcript/{}", "/api/video/{}", "/api/query?q=a&like={}@1", "/video/{}",
      "/thumbnail/{}", "/cut/{}?start=0&end=1"],
 )  # fmt: skip
-def test_unknown_video_is_refused_with_its_code(client, address, unknown):
-    refused = client.get(address.format(unknown))
-    assert (refused.status_code, refused.json()["code"]) == (404, "video.unknown")
+def test_unknown_or_failed_video_is_refused_with_its_code(client, address):
+    for id in ("0" * 16, "f" * 16, "garden.mp4"):
+        refused = client.get(address.format(id))
+        assert (refused.status_code, refused.json()["code"]) == (404, "video.unknown")
 
 
 def test_parts_of_a_query_reach_the_library(client, library):
@@ -183,8 +183,6 @@ def test_a_video_is_sent_whole_or_in_ranges(client, library):
         part = client.get(address, headers={"Range": f"bytes={asked}"})
         assert part.status_code == 206 and part.content == expected
         assert part.headers["content-range"].endswith(f"/{len(content)}")
-    beyond = client.get(address, headers={"Range": f"bytes={len(content)}-"})
-    assert beyond.status_code == 416
     head = client.head(address)
     assert head.headers["content-length"] == str(len(content)) and head.content == b""
 
@@ -388,16 +386,22 @@ def test_serving_closes_no_logging_handler_of_the_process(served, monkeypatch):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
 def test_server_for_other_machines_prints_a_token(served, host):
-    _, url, client = served(host=host, allow_hosts=["nas.local"])
+    _, url, client = served(host=host, allow_hosts=["nas.local", "*.home.arpa"])
     _, other, _ = served(host=host)
     token = url.partition("?token=")[2]
     assert len(token) >= 32 and token not in other
     assert client.get("/api/folders").status_code == 401
     header = {"Authorization": f"Bearer {token}"}
-    for name, status in (("nas.local", 200), ("192.168.1.5", 200), ("evil.example", 400)):
-        assert client.get("/api/folders", headers={"Host": name, **header}).status_code == status
-    assert client.get(url).status_code == 200
-    assert client.get("/api/folders").status_code == 200  # by the cookie
+    accepted = "nas.local", "NAS.local", "tv.home.arpa:80", "192.168.1.5:8000", "[fe80::1]:8000"
+    for name in (*accepted, "evil.example", "192.168.1.5.evil.example", "[fe80::1"):
+        answer = client.get("/api/folders", headers={"Host": name, **header})
+        assert answer.status_code == (200 if name in accepted else 400), name
+    assert "set-cookie" not in client.get("/", headers=header).headers
+    page = client.get(url)
+    assert page.status_code == 200 and "<!doctype html>" in page.text
+    cookie = page.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert client.get("/api/folders").status_code == 200  # the client keeps it, as browsers do
 
 
 def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
@@ -411,11 +415,6 @@ def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
         assert url.endswith("?token=0123456789abcdef")
         assert client.get("/api/folders").status_code == 401
         assert client.get(url).status_code == 200
-
-
-@pytest.mark.parametrize("name", ["*.home.arpa", "*.example.com", "*.tail1.ts.net", "com"])
-def test_names_below_an_allowed_domain_are_accepted(served, name):
-    served(allow_hosts=[name])
 
 
 @pytest.mark.parametrize(("mode", "open_to_others"), [(0o644, True), (0o602, True), (0o600, False)])
@@ -459,6 +458,7 @@ def test_bad_token_or_host_name_is_one_line(served, tmp_path):
     wrong += [{"allow_hosts": [name]} for name in ("*", "http://nas", "nas:80", "", "a b")]
     public = "*.com", "*.co.uk", "*.CO.UK.", "*.github.io", "*.ts.net", "*.local", "*.1"
     wrong += [{"allow_hosts": ["nas.local", name]} for name in public]
+    served(allow_hosts=["*.home.arpa", "*.example.com", "*.tail1.ts.net", "com"])
     for options in wrong:
         with pytest.raises(QueryError) as error:
             served(**options)
