@@ -60,11 +60,13 @@ def test_unfinished_creation_counts_as_an_empty_directory(tmp_path, films):
 @pytest.mark.parametrize(
     ("field", "value"), [("fingerprint", "9" * 64), ("preprocessing", "9"), ("width", 99)]
 )
-def test_another_encoder_is_refused_with_what_to_do(index, field, value):
+def test_another_encoder_is_refused_before_anything_is_decoded(index, films, field, value):
+    archive.film(films / "new.film", ["red"])
     encoder = archive.Encoder()
     setattr(encoder, field, value)
     with pytest.raises(SearchError, match=f"another {field}"):
-        index.check_encoder(encoder)
+        archive.fill(index, encoder)
+    assert encoder.seen == 0
 
 
 def test_encoders_of_one_name_are_told_apart_by_their_place(tmp_path, films):
