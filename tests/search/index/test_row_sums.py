@@ -9,7 +9,7 @@ import pytest
 
 from hlformer_jax import files
 from hlformer_jax.search.index import Index, LockedError, database, row_sums
-from hlformer_jax.search.index.database import DATABASE, SUMS
+from hlformer_jax.search.index.database import COPY, DATABASE, SUMS
 
 
 def sums(index):
@@ -90,6 +90,20 @@ def test_flipped_bit_of_a_name_is_damage_after_a_kill(killed):
             found += 1
         place = whole.find(name, place + 1)
     assert found >= 2  # in the table, and in an index of SQLite
+
+
+def test_next_run_after_damage_and_a_kill_restores_the_copy(killed):
+    path = killed.directory / DATABASE
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE tags SET tag = 'damaged'")  # SQLite finds no error
+    encoder = archive.Encoder()
+    again = Index.open(killed.directory)
+    [note] = again.notes
+    assert f"{DATABASE} is damaged" in note and again.tags == {}  # the copy is older
+    archive.fill(again, encoder)
+    assert encoder.seen == 0 and again.notes == [] and again.verify() == {}
+    assert set(again.videos) == {"a.film", "b.film", "trips/c.film"} and again.tags == {}
+    assert b"damaged" not in path.read_bytes() + (killed.directory / COPY).read_bytes()
 
 
 @pytest.mark.slow  # it takes seconds
