@@ -1,7 +1,5 @@
 """Consecutive frames with equal embeddings share a row, which changes no result."""
 
-import contextlib
-
 import archive
 import numpy as np
 import pytest
@@ -26,25 +24,19 @@ def still_films(folder):
     return folder
 
 
-@contextlib.contextmanager
-def expanded(monkeypatch):
-    """Store a row for each frame, as before rows were shared."""
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory):
+    """An index whose rows are shared, and one with a row for each frame."""
 
     def find(times, vectors):
         return Repeats(np.ones(len(times), np.int64), times)
 
-    with monkeypatch.context() as patched:
+    folder = tmp_path_factory.mktemp("repeats")
+    films = still_films(folder / "films")
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(embeddings.Repeats, "find", find)
-        yield
-
-
-@pytest.fixture
-def indexes(tmp_path, monkeypatch):
-    """An index whose rows are shared, and one with a row for each frame."""
-    films = still_films(tmp_path / "films")
-    with expanded(monkeypatch):
-        wide = archive.indexed(tmp_path / "wide", films)
-    return archive.indexed(tmp_path / "index", films), wide
+        wide = archive.indexed(folder / "wide", films)
+    return archive.indexed(folder / "index", films), wide
 
 
 def row_count(index):
@@ -101,8 +93,8 @@ def test_queries_have_the_same_videos_moments_and_curves(indexes, ranker, query)
         assert [moment[:3] for moment in one.moments] == [moment[:3] for moment in other.moments]
 
 
-def test_rows_survive_compaction_and_are_dropped_with_their_content(indexes):
-    index, _ = indexes
+def test_rows_survive_compaction_and_are_dropped_with_their_content(tmp_path):
+    index = archive.indexed(tmp_path / "index", still_films(tmp_path / "films"))
     before = {content: index.read(content) for content in index.contents()}
     archive.film(index.root / "0.film", ["red"] * 4)  # other content at the same path
     index.remove([name for name in index.videos if name in ("1.film", "2.film", "moving.film")])

@@ -494,7 +494,7 @@ def test_progress_shows_the_seconds_of_the_video(index, model):
         (["--speech=small", "--language=xx"], "'xx'"),
     ],
 )
-def test_unknown_model_or_language_is_refused(index, monkeypatch, capsys, options, word):
+def test_unknown_model_or_language_is_refused(tmp_path, films, monkeypatch, capsys, options, word):
     def load(name, compute_type):
         if "nope" in name:
             raise ValueError(f"Invalid model size '{name}',\nexpected one of: tiny, small")
@@ -505,7 +505,7 @@ def test_unknown_model_or_language_is_refused(index, monkeypatch, capsys, option
     vad.VadOptions = vad.get_speech_timestamps = dict
     monkeypatch.setitem(sys.modules, "faster_whisper", module)
     monkeypatch.setitem(sys.modules, "faster_whisper.vad", vad)
-    assert transcribe(index, *options) == 1
+    assert transcribe(archive.indexed(tmp_path / "index", films), *options) == 1
     [line] = [line for line in capsys.readouterr().err.splitlines() if line]
     assert word in line
 
