@@ -1,5 +1,7 @@
 """What all tests of the search share."""
 
+import sqlite3
+
 import archive
 import pytest
 
@@ -37,6 +39,17 @@ def records(index):
 def large(monkeypatch):
     """Every archive counts as a large one."""
     monkeypatch.setattr(packed, "LARGE", 1)
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Let SQLite find every disk read-only."""
+    connect = sqlite3.connect
+
+    def connect_read_only(place, **options):
+        return connect(place.replace("mode=rw", "mode=ro"), **options)
+
+    monkeypatch.setattr(sqlite3, "connect", connect_read_only)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.index import Index, database
-from hlformer_jax.search.index.database import COPY, DATABASE
+from hlformer_jax.search.index.directory import COPY, DATABASE
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.search.signals.transcript.recognition import load_state, save_state
 
@@ -43,7 +43,12 @@ def index(tmp_path, films):
     (films / "a.srt").write_text("broken")
     index = archive.create(tmp_path / "index", films)
     archive.fill(index, video=archive.TOLD)
-    save_state(index, index.videos["a.film"].content, "a model", {"until": 1.0})
+    content = index.videos["a.film"].content
+    transcript = transcripts.load(index, content)
+    transcript.recognised["speech"] = {"by": "a model", "cues": [(4.0, 6.0, "ahoy")]}
+    with index.writing() as writer:
+        transcripts.put(writer, content, transcript)
+    save_state(index, content, "a model", {"until": 1.0})
     return index
 
 
@@ -78,6 +83,7 @@ def test_copy_replaces_database_with_a_damaged_row(index, statement, capsys):
     assert read(again) == expected
     [note] = again.notes
     assert f"{DATABASE} is damaged" in note and "its copy of 2" in note and "\n" not in note
+    assert "repeat later transcriptions" in note
     if "partial" not in statement:
         assert main(["verify", f"--index={index.directory}"]) == 1
         assert f"{DATABASE} is damaged" in capsys.readouterr().out

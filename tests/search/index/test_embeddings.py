@@ -191,54 +191,37 @@ def test_rows_of_a_failed_change_are_overwritten(index, films, tmp_path):
     assert all(place(index, s).read_bytes().startswith(x) for s, x in before.items())
 
 
-@pytest.fixture
-def written(monkeypatch):
-    """The bytes that were written and read in place."""
-    counts = {"written": 0, "read": 0}
-    pwrite, preadv = os.pwrite, os.preadv
+def test_only_new_rows_are_written_and_rows_of_results_read(index, films, monkeypatch):
+    written, read, pwrite, preadv = [], [], os.pwrite, os.preadv
 
     def writing(file, data, offset):
-        counts["written"] += len(data)
+        written.append(len(data))
         return pwrite(file, data, offset)
 
     def reading(file, buffers, offset):
-        counts["read"] += sum(map(len, buffers))
+        read.extend(map(len, buffers))
         return preadv(file, buffers, offset)
 
     monkeypatch.setattr(os, "pwrite", writing)
-    monkeypatch.setattr(os, "preadv", reading)
-    return counts
-
-
-def test_only_new_rows_are_written_and_rows_of_results_read(index, films, written):
-    one_row = index.embeddings.size(1)
     archive.film(films / "new.film", ["red", "green", "blue", "white", "white"])
     archive.fill(index)
-    assert written["written"] == 4 * one_row
-    written["read"] = 0
+    assert sum(written) == 4 * index.embeddings.size(1)
+    monkeypatch.setattr(os, "preadv", reading)
     index.read(index.videos["new.film"].content)
-    assert written["read"] == 4 * (2 * archive.WIDTH + 8)
+    assert sum(read) == 4 * (2 * archive.WIDTH + 8)
 
 
 @pytest.fixture
-def many(tmp_path):
-    """A folder of 18 films."""
-    return archive.varied_folder(tmp_path / "many")
-
-
-@pytest.fixture
-def varied(many, tmp_path):
-    """The index of the 18 films."""
-    return archive.indexed(tmp_path / "varied", many)
+def varied(tmp_path):
+    """The index of a folder of 18 films."""
+    return archive.indexed(tmp_path / "varied", archive.varied_folder(tmp_path / "many"))
 
 
 @pytest.mark.parametrize(
     "ranker", ["best_frame", pytest.param("top_3_frames", marks=pytest.mark.slow)]
 )
-def test_dead_rows_change_no_result_and_go_when_they_are_many(
-    varied, many, tmp_path, ranker, large
-):
-    index, films = varied, many
+def test_dead_rows_change_no_result_and_go_when_they_are_many(varied, tmp_path, ranker, large):
+    index = varied
     rows = lambda: index._database.setting("rows_end")
     names = [name for name in sorted(index.videos) if name.startswith("f")]
     before = generation(index), rows()
@@ -248,7 +231,7 @@ def test_dead_rows_change_no_result_and_go_when_they_are_many(
     kept = {name: open_.videos[name].content for name in names[3:]}
     index.remove([names[0]])
     assert (generation(index), rows()) == before  # few rows are dead
-    fresh = archive.create(tmp_path / "fresh", films)
+    fresh = archive.create(tmp_path / "fresh", index.root)
     with fresh.writing() as writer:
         writer.exclude(names[0], "")
     archive.fill(fresh)

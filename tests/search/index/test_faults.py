@@ -117,16 +117,6 @@ ERRORS = {
     "Ctrl-C": KeyboardInterrupt(),
     "no memory": MemoryError(),
 }
-FAST = {"full disk", "Ctrl-C"}
-"""One error that stays and one that interrupts, which the fast tests try."""
-
-each_error = pytest.mark.parametrize(
-    "error",
-    [
-        pytest.param(error, id=name, marks=[pytest.mark.slow] * (name not in FAST))
-        for name, error in ERRORS.items()
-    ],
-)
 
 
 def in_turn(error, act):
@@ -154,7 +144,7 @@ def state(index):
 
 
 @pytest.mark.slow  # it takes seconds
-@each_error
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 def test_an_index_run_that_fails_at_any_write_goes_on(tmp_path, films, error):
     shutil.rmtree(films / "trips")
     (films / "b.film").write_bytes((films / "a.film").read_bytes())
@@ -298,37 +288,36 @@ def test_embeddings_are_read_as_written_or_refused(tmp_path_factory, frames, bad
         assert all(np.array_equal(one, other) for one, other in zip(again, arrays, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "said"),
-    [
-        ("/a.film", {}, "name is '/a.film', allowed: the relative path of a file"),
-        ("a/../b.film", {}, "name is 'a/../b.film', allowed: the relative path of a file"),
-        (".", {}, "name is '.', allowed: the relative path of a file, without"),
-        ("a.film", {"id": "a1"}, "id is 'a1', allowed: 16 hexadecimal digits"),
-        ("a.film", {"content": ""}, "content is '', allowed: 64 hexadecimal digits, or nothing"),
-        ("a.film", {"state": "offline"}, "state is 'offline', allowed: 'indexed' or 'failed'"),
-        ("a.film", {"size": -1}, "size is '-1', allowed: from 0 to 281474976710655"),
-        ("a.film", {"frames": 2**60}, "frames is '1152921504606846976', allowed: from 0 to"),
-        ("a.film", {"duration": float("nan")}, "duration is 'nan', allowed: at least 0 and below"),
-        ("a.film", {"recorded": -(2.0**41)}, "recorded is '-2199023255552.0', allowed: within"),
-        ("a.film", {"modified_ns": 2**70}, "stamp is .*, allowed: Stamp"),
-    ],
-)
-def test_a_record_that_cannot_be_written_names_its_field(name, changes, said):
+@pytest.mark.parametrize("name", ["/a.film", "a/../b.film", "."])
+def test_name_that_cannot_be_written_is_refused(name):
     record = Record("0" * 16, "a" * 64, 0, 0, 0, INDEXED)
     check_record("a.film", record)
-    with pytest.raises(ValueError, match=f"^the record of {name!r} cannot be written: its {said}"):
-        check_record(name, dataclasses.replace(record, **changes))
+    with pytest.raises(ValueError, match=f"its name is {name!r}, allowed: the relative path"):
+        check_record(name, record)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "a1"), ("content", ""), ("state", "offline"), ("size", -1), ("frames", 2**60),
+        ("duration", float("nan")), ("recorded", -(2.0**41)), ("modified_ns", 2**70),
+    ],
+)  # fmt: skip
+def test_a_record_that_cannot_be_written_names_its_field(field, value):
+    record = Record("0" * 16, "a" * 64, 0, 0, 0, INDEXED)
+    shown = {"modified_ns": "stamp is "}.get(field, f"{field} is '{value}', allowed")
+    with pytest.raises(ValueError, match=f"'a.film' cannot be written: its {shown}"):
+        check_record("a.film", dataclasses.replace(record, **{field: value}))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"times": np.zeros(2)}, r"vectors must be float16 of shape \(2, 8\), got .*\(3, 8\)"),
-        ({"times": np.zeros(3, np.float32)}, r"times must be float64 of .*, got float32 of"),
-        ({"times": np.array([0, np.nan, np.inf])}, "^2 of the 3 numbers of its times are not"),
-        ({"duration": -1.0}, "duration must be at least 0 and below 1099511627776 seconds, got -1"),
-        ({"recorded": np.inf}, "date of recording must be within .* seconds of 1970, got inf"),
+        ({"times": np.zeros(2)}, r"vectors must be .*\(2, 8\), got .*\(3, 8\)"),
+        ({"times": np.zeros(3, np.float32)}, "times must be float64 .* got float32"),
+        ({"times": np.array([0, np.nan, np.inf])}, "2 of the 3 numbers of its times"),
+        ({"duration": -1.0}, "duration .* got -1"),
+        ({"recorded": np.inf}, "date of recording .* got inf"),
     ],
 )
 def test_embeddings_that_cannot_be_stored_name_what_is_wrong(changes, said):
@@ -348,7 +337,7 @@ def test_a_threshold_that_is_no_number_is_not_written(index, threshold):
     assert archive.everything(index.directory) == before
 
 
-@pytest.mark.parametrize("year", [2262, 2300, 2446, 9999])
+@pytest.mark.parametrize("year", [2262, 2446])
 def test_a_date_after_2262_is_clipped_with_a_line(index, films, year):
     seconds = int((year - 1970) * 365.2425 * 86400) + 86400 * 300
     path = films / "b.film"
@@ -384,8 +373,13 @@ def removed_then(films, change):
     return "b.film"
 
 
-@pytest.mark.parametrize("change", ["renamed", "moved", "copied", "over another"])
-@pytest.mark.parametrize("way", ["index", "watch"])
+@pytest.mark.parametrize(
+    ("change", "way"),
+    [
+        ("renamed", "index"), ("moved", "index"), ("copied", "index"), ("over another", "index"),
+        ("copied", "watch"),
+    ],
+)  # fmt: skip
 def test_a_removed_video_stays_removed_under_any_name(index, films, change, way):
     content = index.videos["a.film"].content
     index.remove(["a.film"])
@@ -409,32 +403,17 @@ def test_a_removed_video_stays_removed_under_any_name(index, films, change, way)
     assert "last.film" in Index.open(index.directory).videos
 
 
-def test_a_copy_of_a_removed_video_in_the_index_stays(index, films):
-    shutil.copy(films / "a.film", films / "copy.film")
-    archive.fill(index)
-    index.remove(["a.film"])
-    archive.fill(index)
-    assert "copy.film" in Index.open(index.directory).videos
-    (films / "a.film").rename(films / "z.film")
-    archive.fill(index)
-    assert "z.film" not in Index.open(index.directory).videos
-
-
 # Places of outputs
 
 
-@pytest.mark.parametrize("through", ["itself", "folder", "link", "link above"])
-def test_enclosing_index_is_found_through_links(index, tmp_path, through):
-    place = index.directory / "index.db"
-    if through == "folder":
-        place = index.directory / "new" / "folder" / "a.csv"
-    elif through == "link":
-        (tmp_path / "a.csv").symlink_to(place)
-        place = tmp_path / "a.csv"
-    elif through == "link above":
-        (tmp_path / "here").symlink_to(index.directory)
-        place = tmp_path / "here" / "a.csv"
-    assert find_enclosing_index(place) == index.directory
+def test_enclosing_index_is_found_through_links(index, tmp_path):
+    (tmp_path / "a.csv").symlink_to(index.directory / "index.db")
+    (tmp_path / "here").symlink_to(index.directory)
+    for place in (
+        index.directory / "index.db", index.directory / "new" / "folder" / "a.csv",
+        tmp_path / "a.csv", tmp_path / "here" / "a.csv",
+    ):  # fmt: skip
+        assert find_enclosing_index(place) == index.directory
     assert find_enclosing_index(tmp_path / "a") is None
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.search.encoder import load_encoder, reload_encoder
-from hlformer_jax.search.index import Index, LockedError, database
+from hlformer_jax.search.index import Index, LockedError
+from hlformer_jax.search.index.directory import COPY, DATABASE, MARK
 from hlformer_jax.search.index.records import EncoderFacts
 
 
@@ -36,7 +37,7 @@ def test_an_index_that_is_opened_again_has_what_was_written(index):
 
 def test_foreign_directory_is_refused_and_unchanged(tmp_path, films):
     for where in (tmp_path / "project", films):
-        for name in [*archive.FOREIGN, database.DATABASE]:
+        for name in [*archive.FOREIGN, DATABASE]:
             (where / name).parent.mkdir(parents=True, exist_ok=True)
             (where / name).write_bytes(b"{}")
         before = archive.everything(where)
@@ -51,7 +52,7 @@ def test_unfinished_creation_counts_as_an_empty_directory(tmp_path, films):
     directory = tmp_path / "index"
     directory.mkdir()
     (directory / ".lock").touch()
-    (directory / f".{database.MARK}.hlformer-0123456789abcdef.part").touch()
+    (directory / f".{MARK}.hlformer-0123456789abcdef.part").touch()
     index = archive.create(directory, films)
     assert archive.fill(index)[0].indexed == 3
     assert not list(directory.glob("*.part"))
@@ -60,11 +61,13 @@ def test_unfinished_creation_counts_as_an_empty_directory(tmp_path, films):
 @pytest.mark.parametrize(
     ("field", "value"), [("fingerprint", "9" * 64), ("preprocessing", "9"), ("width", 99)]
 )
-def test_another_encoder_is_refused_with_what_to_do(index, field, value):
+def test_another_encoder_is_refused_before_anything_is_decoded(index, films, field, value):
+    archive.film(films / "new.film", ["red"])
     encoder = archive.Encoder()
     setattr(encoder, field, value)
     with pytest.raises(SearchError, match=f"another {field}"):
-        index.check_encoder(encoder)
+        archive.fill(index, encoder)
+    assert encoder.seen == 0
 
 
 def test_encoders_of_one_name_are_told_apart_by_their_place(tmp_path, films):
@@ -141,7 +144,7 @@ def _full(file, data, offset):
 
 
 def test_leftovers_of_killed_writers_are_removed(index):
-    own = [database.COPY, f"texts/{'0' * 64}.vectors", f"packed/segments-{'0' * 32}.int8.npy"]
+    own = [COPY, f"texts/{'0' * 64}.vectors", f"packed/segments-{'0' * 32}.int8.npy"]
     paths = [index.directory / name for name in own]
     part = ".hlformer-0123456789abcdef.part"
     drafts = [path.with_name(f".{path.name}{part}") for path in paths]
@@ -216,7 +219,7 @@ def test_tags_survive_changes_of_their_videos(index, films):
         writer.forget(["copy.film", "a.film"])
     archive.fill(index)
     assert tags() == given
-    (index.directory / database.DATABASE).write_bytes(b"")
+    (index.directory / DATABASE).write_bytes(b"")
     assert tags() == given
     archive.fill(Index.open(index.directory))
     assert tags() == given and Index.open(index.directory).verify() == {}

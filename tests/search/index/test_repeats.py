@@ -1,8 +1,5 @@
 """Consecutive frames with equal embeddings share a row, which changes no result."""
 
-import contextlib
-import sqlite3
-
 import archive
 import numpy as np
 import pytest
@@ -27,25 +24,19 @@ def still_films(folder):
     return folder
 
 
-@contextlib.contextmanager
-def expanded(monkeypatch):
-    """Store a row for each frame, as before rows were shared."""
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory):
+    """An index whose rows are shared, and one with a row for each frame."""
 
     def find(times, vectors):
         return Repeats(np.ones(len(times), np.int64), times)
 
-    with monkeypatch.context() as patched:
+    folder = tmp_path_factory.mktemp("repeats")
+    films = still_films(folder / "films")
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(embeddings.Repeats, "find", find)
-        yield
-
-
-@pytest.fixture
-def indexes(tmp_path, monkeypatch):
-    """An index whose rows are shared, and one with a row for each frame."""
-    films = still_films(tmp_path / "films")
-    with expanded(monkeypatch):
-        wide = archive.indexed(tmp_path / "wide", films)
-    return archive.indexed(tmp_path / "index", films), wide
+        wide = archive.indexed(folder / "wide", films)
+    return archive.indexed(folder / "index", films), wide
 
 
 def row_count(index):
@@ -66,13 +57,12 @@ def test_still_frames_save_rows_and_change_no_array(indexes):
     assert index.verify() == {}
 
 
-@pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("name", list(rankers.RANKERS))
-def test_rankers_count_each_frame(indexes, name, normalise):
+def test_rankers_count_each_frame(indexes, name):
     scores = []
     for index in indexes:
         records = list(index.records().values())
-        ranker = rankers.Untrained(name, index, records, archive.Encoder(), normalise)
+        ranker = rankers.Untrained(name, index, records, archive.Encoder(), normalise=True)
         query = ranker.encode(archive.Encoder(), "red green")
         queries = np.stack([query, ranker.encode(archive.Encoder(), "blue")])
         products = [ranker.products(place, queries) for place in range(len(records))]
@@ -103,8 +93,8 @@ def test_queries_have_the_same_videos_moments_and_curves(indexes, ranker, query)
         assert [moment[:3] for moment in one.moments] == [moment[:3] for moment in other.moments]
 
 
-def test_rows_survive_compaction_and_are_dropped_with_their_content(indexes):
-    index, _ = indexes
+def test_rows_survive_compaction_and_are_dropped_with_their_content(tmp_path):
+    index = archive.indexed(tmp_path / "index", still_films(tmp_path / "films"))
     before = {content: index.read(content) for content in index.contents()}
     archive.film(index.root / "0.film", ["red"] * 4)  # other content at the same path
     index.remove([name for name in index.videos if name in ("1.film", "2.film", "moving.film")])
@@ -139,13 +129,8 @@ def test_an_index_without_shared_rows_is_migrated(older):
     assert archive.opened(Index.open(older)).query("red")
 
 
-def test_an_older_index_on_a_read_only_disk_is_read(older, monkeypatch):
-    connect, before = sqlite3.connect, archive.everything(older)
-
-    def read_only(place, **options):
-        return connect(place.replace("mode=rw", "mode=ro"), **options)
-
-    monkeypatch.setattr(sqlite3, "connect", read_only)
+def test_an_older_index_on_a_read_only_disk_is_read(older, read_only):
+    before = archive.everything(older)
     index = Index.open(older)
     assert index.notes == [] and index.excluded == {} == index.videos
     with pytest.raises(SearchError, match="read-only: make it writable"), index.writing() as writer:

@@ -22,7 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from hlformer_jax import files, search
 from hlformer_jax.errors import DamagedError, SearchError
-from hlformer_jax.search.index import Index, database, packed, row_sums
+from hlformer_jax.search.index import Index, packed, row_sums
+from hlformer_jax.search.index.directory import COPY, DATABASE, MARK, SUMS
 
 NAMES = ["a.film", "b.film", "disk/a.film", "disk/c.film", "sub/deep/d.film"]
 COLOURS = ["red", "green", "blue", "white", "yellow"]
@@ -304,7 +305,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         number=numbers,
         how=st.sampled_from(["flip", "cut", "delete", "zero"]),
-        which=st.sampled_from([database.DATABASE, database.COPY, database.SUMS, database.MARK]),
+        which=st.sampled_from([DATABASE, COPY, SUMS, MARK]),
     )
     def damage_database(self, number, how, which):
         path = self.directory / which

@@ -13,7 +13,7 @@ import pytest
 import videos
 
 from hlformer_jax.search.index import Index, Stamp
-from hlformer_jax.search.index.database import COPY, DATABASE
+from hlformer_jax.search.index.directory import COPY, DATABASE
 from hlformer_jax.search.ingest import watch
 from hlformer_jax.search.signals.transcript import transcripts
 from hlformer_jax.video import dates
@@ -25,7 +25,7 @@ DECADE = 10 * 365 * 86400
 TICK = 0.02
 """Seconds after which the next change of a file has another time; a tick of its clock is 4 ms."""
 
-DATES = {"1901": -2_150_000_000, "1970": 0, "2001": 1e9, "tomorrow": None, "2250": 8_850_000_000}
+DATES = {"1901": -2_150_000_000, "1970": 0, "tomorrow": None, "2250": 8_850_000_000}
 """Dates of files, in seconds since the epoch."""
 
 

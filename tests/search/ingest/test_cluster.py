@@ -193,16 +193,6 @@ def assert_equal_indexes(*directories):
     assert records(first) == records(second)
 
 
-@pytest.mark.slow
-def test_the_command_makes_the_same_files_by_ray(folder, tmp_path):
-    for name, flags in (("without", []), ("ray", ["--ray=local"])):
-        done = processes.finish(command(folder, tmp_path / name, *flags))
-        assert done.returncode == 0, done.stderr
-        assert "3 indexed, 1 failed" in done.stdout
-        assert "bad.mp4: " in done.stderr and "Traceback" not in done.stderr
-    assert_equal_indexes(tmp_path / "without", tmp_path / "ray")
-
-
 def has_video(directory):
     """Whether a run has written a whole video."""
     try:
@@ -224,6 +214,7 @@ def test_a_killed_run_by_ray_continues(folder, tmp_path):
     assert process.wait() == -signal.SIGKILL  # it was not done
     done = processes.finish(command(folder, index, "--ray=local"))
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
     assert "3 indexed" not in done.stdout  # what was complete is not made again
     assert processes.finish(command(folder, tmp_path / "whole")).returncode == 0
     assert_equal_indexes(index, tmp_path / "whole")

@@ -153,6 +153,16 @@ def test_cues_are_at_the_seconds_of_the_sound(tmp_path):
     assert all(0.5 <= cue.end - cue.start < 0.8 for cue in outcome.cues)
 
 
+def test_missing_sound_shifts_no_cue_and_is_noted(tmp_path):
+    sound = Track(beeps(8, s1=300, s6=500), start=1, gap=(3, 6))
+    outcome = recognised(videos.write_tracks(tmp_path / "a.mkv", sound))
+    assert texts(outcome) == ["300", "500"]
+    assert [cue.start for cue in outcome.cues] == pytest.approx([2, 7], abs=0.01)
+    [note] = outcome.notes
+    assert float(note.split()[0]) == pytest.approx(3, abs=0.15)  # whole packets
+    assert "s of the sound of" in note and "a.mkv" in note
+
+
 @pytest.mark.slow  # it takes seconds
 def test_pieces_are_bounded_and_no_word_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(recognition, "MAX_PIECE", 10.0)
@@ -480,12 +490,11 @@ def test_progress_shows_the_seconds_of_the_video(index, model):
         ([], "--ocr"),
         (["--speech=nope"], "expected one of: tiny, small"),
         (["--speech=/models/nope"], "'/models/nope' is not a folder: give an existing folder"),
-        (["--speech=./nope"], "'./nope' is not a folder"),
         (["--speech=models/nope"], "there is no such folder, and it is not fetched"),
         (["--speech=small", "--language=xx"], "'xx'"),
     ],
 )
-def test_unknown_model_or_language_is_refused(index, monkeypatch, capsys, options, word):
+def test_unknown_model_or_language_is_refused(tmp_path, films, monkeypatch, capsys, options, word):
     def load(name, compute_type):
         if "nope" in name:
             raise ValueError(f"Invalid model size '{name}',\nexpected one of: tiny, small")
@@ -496,7 +505,7 @@ def test_unknown_model_or_language_is_refused(index, monkeypatch, capsys, option
     vad.VadOptions = vad.get_speech_timestamps = dict
     monkeypatch.setitem(sys.modules, "faster_whisper", module)
     monkeypatch.setitem(sys.modules, "faster_whisper.vad", vad)
-    assert transcribe(index, *options) == 1
+    assert transcribe(archive.indexed(tmp_path / "index", films), *options) == 1
     [line] = [line for line in capsys.readouterr().err.splitlines() if line]
     assert word in line
 

@@ -369,6 +369,40 @@ def test_failed_subtitles_are_read_again_only_by_retry(tmp_path, root):
     assert reads == ["a.srt"] and said_in(index)["a.film"] == ["now it is read"]
 
 
+@pytest.mark.parametrize("source", ["file", "tracks"])
+def test_video_that_is_removed_while_its_subtitles_are_read_ends_no_run(index, films, source):
+    write(films / "a.srt", "beside a")
+    write(films / "b.srt", "beside b")
+
+    def read(path, video=None):
+        if path.name.startswith("a."):
+            Index.open(index.directory).remove(set(index.videos) & {"a.film"})
+            raise archive.FilmError("it is broken")
+        return []
+
+    fill(index, video=VIDEO._replace(texts=VIDEO.texts._replace(**{source: read})))
+    assert set(index.videos) == {"b.film", "trips/c.film"} and index.verify() == {}
+    assert said_in(index)["b.film"] == ["beside b"] * (source == "tracks")
+
+
+def test_cues_after_the_end_of_the_video_are_left_out_and_counted(index, films, capsys):
+    late = [[0, 99, "beside b"], [20.5, 21, "last words"], [442_801, 442_805, "next film"]]
+    (films / "b.srt").write_text(json.dumps(late))
+    line = "b.srt: 1 of 3 cues begin after the end of the video (20.0 s) and are left out"
+    assert fill(index) == [line] and fill(index) == []
+    assert main(["status", f"--index={index.directory}"]) == 0
+    assert f"subtitles: {line}" in capsys.readouterr().out
+    content = index.videos["b.film"].content
+    transcript = transcripts.load(index, content)
+    assert transcript.cues("b.film") == [(0, 21, "beside b"), (20.5, 21, "last words")]
+    # An index from before this rule loses such cues when it is updated.
+    transcript.tracks.cues = [transcripts.Cue(500.0, 501.0, "too late")]
+    with index.writing() as writer:
+        transcripts.put(writer, content, transcript)
+    assert "its subtitle tracks: 1 of 1 cues" in fill(index)[0]
+    assert said_in(index)["b.film"] == ["beside b", "last words"]
+
+
 # In processes
 
 
@@ -384,7 +418,7 @@ HOSTILE = VIDEO._replace(texts=VIDEO.texts._replace(file=hostile))
 
 
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize("what", [pytest.param("crash", marks=pytest.mark.slow), "hang"])
+@pytest.mark.parametrize("what", ["crash", "hang"])
 def test_crash_or_hang_loses_only_that_file(tmp_path, root, what):
     write(root / "a.srt", "whole")
     archive.film(root / f"{what}.film", ["green"])
