@@ -36,6 +36,7 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
             "config.model.fuson is unknown; did",
         ),
         ({"variants": {"a": {"model": 3}}}, "'a': config.model is a section"),
+        ({"variants": {"a": {"model": {"name": {"x": 1}}}}}, "'a': config.model.name is a field"),
         ({"variants": {"a": {"model": {"gaze": "yes"}}}}, "must be a bool"),
         ({"variants": {"a": {"model": {"dropout": 2.0}}}}, "'a': config.model.dropout is 2.0"),
         ({"variants": {"a": {"seed": 3}}}, "config.seeds"),
