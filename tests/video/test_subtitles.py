@@ -149,6 +149,13 @@ def test_captions_have_the_times_of_their_commands(parts, expected):
     assert times == pytest.approx(expected_times, abs=0.07)  # two pictures
 
 
+@pytest.mark.parametrize("parts", [(LOAD, ROW, "ONE", FLIP), (ROLL, FEED, ROW, "ONE")])
+def test_last_caption_without_padding_has_no_end(parts):
+    pairs = [(i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]
+    [block] = closed_captions.decode(pairs)
+    assert clean_lines(block.text, "ass") == ["ONE"] and block.end is None
+
+
 def test_track_of_captions_is_read(tmp_path):
     pairs = caption_pairs(LOAD, ROW, "PURPLE", FLIP, 30, ERASE)
     lines = [f"00:00:{i // 30:02}:{i % 30:02}\t{pair.hex()}\n\n" for i, pair in enumerate(pairs)]

@@ -5,6 +5,7 @@ picture has to be decoded. FFmpeg decodes the pairs.
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -112,7 +113,10 @@ def decode(pairs: Sequence[tuple[float, bytes]]) -> list[Block]:
     start = pairs[0][0]  # second from which on the present captions are shown
     is_first = is_blank = True  # whether the channel is the first, and no caption is shown
     before = b""
-    for time, pair in [*pairs, (pairs[-1][0], _ERASING_PAIR)]:
+    last, final = pairs[-1]
+    # A caption that nothing erases is shown to the end of the padding, or to an unknown time.
+    has_padding = final.translate(_WITHOUT_PARITY) == b"\0\0"
+    for time, pair in [*pairs, (last if has_padding else math.inf, _ERASING_PAIR)]:
         high, low = pair.translate(_WITHOUT_PARITY)
         if 0x10 <= high < 0x20:
             is_first = high < 0x18
