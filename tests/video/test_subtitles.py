@@ -136,9 +136,13 @@ ROW, LANGUAGE = (0x14, 0x70), (0x1C, 0x29)
             [(0, 66, "ONE"), (158, 223, "TWO")],
         ),
         ([PAINT, ROW, "ONE ", LANGUAGE, "ZWEI", PAINT, "TWO", 60], [(0, 73, "ONE TWO")]),
+        (
+            [(0x15, 0x25), (0x15, 0x2D), ROW, "ONE", 60, (0x15, 0x2C), 30, (0x15, 0x2D), "TWO", 60],
+            [(2, 68, "ONE"), (100, 163, "TWO")],
+        ),
         ([90], []),
     ],
-    ids=["loaded", "rolled up", "painted", "second channel", "empty"],
+    ids=["loaded", "rolled up", "painted", "second channel", "second field", "empty"],
 )  # fmt: skip
 def test_captions_have_the_times_of_their_commands(parts, expected):
     pairs = [(10 + i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]

@@ -91,8 +91,8 @@ def pairs_of(data: bytes, mark: int = FIRST_FIELD, mask: int = 7) -> list[bytes]
 
 _WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
 
-_COMMAND = 0x14
-"""First byte of the commands of the first channel, whose second bytes follow."""
+_COMMANDS = 0x14, 0x15
+"""First bytes of the commands of the first channel, by field; their second bytes follow."""
 
 _ROLL_UP, _PAINT = range(0x25, 0x28), 0x29
 _ERASE, _FEED, _FLIP = 0x2C, 0x2D, 0x2F
@@ -128,7 +128,7 @@ def decode(pairs: Sequence[tuple[float, bytes]]) -> list[Block]:
             if time > 0:
                 text = line.dialogue.decode(errors="replace")
                 blocks.append(Block(max(start, 0.0), end, text))
-        if high != _COMMAND:
+        if high not in _COMMANDS:
             is_blank = False
         elif pair != before:  # each command is sent twice
             if low in (_ERASE, _FEED, _FLIP) or is_blank and (low in _ROLL_UP or low == _PAINT):
