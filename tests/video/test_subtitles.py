@@ -136,9 +136,13 @@ ROW, LANGUAGE = (0x14, 0x70), (0x1C, 0x29)
             [(0, 66, "ONE"), (158, 223, "TWO")],
         ),
         ([PAINT, ROW, "ONE ", LANGUAGE, "ZWEI", PAINT, "TWO", 60], [(0, 73, "ONE TWO")]),
+        (
+            [(0x15, 0x25), (0x15, 0x2D), ROW, "ONE", 60, (0x15, 0x2C), 30, (0x15, 0x2D), "TWO", 60],
+            [(2, 68, "ONE"), (100, 163, "TWO")],
+        ),
         ([90], []),
     ],
-    ids=["loaded", "rolled up", "painted", "second channel", "empty"],
+    ids=["loaded", "rolled up", "painted", "second channel", "second field", "empty"],
 )  # fmt: skip
 def test_captions_have_the_times_of_their_commands(parts, expected):
     pairs = [(10 + i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]
@@ -149,11 +153,23 @@ def test_captions_have_the_times_of_their_commands(parts, expected):
     assert times == pytest.approx(expected_times, abs=0.07)  # two pictures
 
 
+@pytest.mark.parametrize("parts", [(LOAD, ROW, "ONE", FLIP), (ROLL, FEED, ROW, "ONE")])
+def test_last_caption_without_padding_has_no_end(parts):
+    pairs = [(i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]
+    [block] = closed_captions.decode(pairs)
+    assert clean_lines(block.text, "ass") == ["ONE"] and block.end is None
+
+
+def scenarist(path, pairs):
+    """Write a Scenarist file with pairs of bytes, one for each picture."""
+    lines = [f"00:00:{i // 30:02}:{i % 30:02}\t{pair.hex()}\n\n" for i, pair in enumerate(pairs)]
+    path.write_text("".join(["Scenarist_SCC V1.0\n\n", *lines]))
+    return path
+
+
 def test_track_of_captions_is_read(tmp_path):
     pairs = caption_pairs(LOAD, ROW, "PURPLE", FLIP, 30, ERASE)
-    lines = [f"00:00:{i // 30:02}:{i % 30:02}\t{pair.hex()}\n\n" for i, pair in enumerate(pairs)]
-    (tmp_path / "a.scc").write_text("".join(["Scenarist_SCC V1.0\n\n", *lines]))
-    found = read_tracks(muxed(tmp_path / "a.mov", tmp_path / "a.scc"))
+    found = read_tracks(muxed(tmp_path / "a.mov", scenarist(tmp_path / "a.scc", pairs)))
     [(start, end, text)] = found
     assert text == "PURPLE" and found.format == "eia_608"
     assert (start, end) == pytest.approx((7 / 30, 39 / 30), abs=0.034)  # a picture
@@ -201,6 +217,24 @@ def test_captions_in_the_pictures_are_read(tmp_path, codec, suffix):
     # FFmpeg's own times (movie=a.ts[out+subcc]); a picture is 33 ms.
     times = [time for cue in found for time in cue[:2]]
     assert times == pytest.approx([0.067, 1.467, 1.467, 2.833, 2.833, 4.1], abs=0.034)
+
+
+def test_track_that_repeats_captions_of_pictures_is_not_read(tmp_path):
+    pictures = captioned(tmp_path / "a.mkv", LINES)
+    track = scenarist(tmp_path / "a.scc", caption_pairs(LOAD, ROW, "PURPLE", FLIP, 30, ERASE))
+    with (
+        av.open(str(pictures)) as film,
+        av.open(str(track)) as captions,
+        av.open(str(tmp_path / "a.mov"), "w") as out,
+    ):
+        outputs = [out.add_stream_from_template(source.streams[0]) for source in (film, captions)]
+        for source, stream in zip((film, captions), outputs, strict=True):
+            for packet in source.demux():
+                if packet.size:
+                    packet.stream = stream
+                    out.mux(packet)
+    found = read_tracks(tmp_path / "a.mov")
+    assert [cue.text for cue in found] == LINES and found.format == "eia_608"
 
 
 @pytest.mark.parametrize("suffix", ["ts", "mkv"])

@@ -5,6 +5,7 @@ picture has to be decoded. FFmpeg decodes the pairs.
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -90,8 +91,8 @@ def pairs_of(data: bytes, mark: int = FIRST_FIELD, mask: int = 7) -> list[bytes]
 
 _WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
 
-_COMMAND = 0x14
-"""First byte of the commands of the first channel, whose second bytes follow."""
+_COMMANDS = 0x14, 0x15
+"""First bytes of the commands of the first channel, by field; their second bytes follow."""
 
 _ROLL_UP, _PAINT = range(0x25, 0x28), 0x29
 _ERASE, _FEED, _FLIP = 0x2C, 0x2D, 0x2F
@@ -112,7 +113,10 @@ def decode(pairs: Sequence[tuple[float, bytes]]) -> list[Block]:
     start = pairs[0][0]  # second from which on the present captions are shown
     is_first = is_blank = True  # whether the channel is the first, and no caption is shown
     before = b""
-    for time, pair in [*pairs, (pairs[-1][0], _ERASING_PAIR)]:
+    last, final = pairs[-1]
+    # A caption that nothing erases is shown to the end of the padding, or to an unknown time.
+    has_padding = final.translate(_WITHOUT_PARITY) == b"\0\0"
+    for time, pair in [*pairs, (last if has_padding else math.inf, _ERASING_PAIR)]:
         high, low = pair.translate(_WITHOUT_PARITY)
         if 0x10 <= high < 0x20:
             is_first = high < 0x18
@@ -124,7 +128,7 @@ def decode(pairs: Sequence[tuple[float, bytes]]) -> list[Block]:
             if time > 0:
                 text = line.dialogue.decode(errors="replace")
                 blocks.append(Block(max(start, 0.0), end, text))
-        if high != _COMMAND:
+        if high not in _COMMANDS:
             is_blank = False
         elif pair != before:  # each command is sent twice
             if low in (_ERASE, _FEED, _FLIP) or is_blank and (low in _ROLL_UP or low == _PAINT):

@@ -225,16 +225,19 @@ _CODECS = {
 def read_tracks(path: str | Path) -> Subtitles:
     """Read all text subtitle tracks in a video's container, and the captions in its pictures.
 
-    Times count from second 0 of the video. A video without tracks and captions has no cues.
+    Times count from second 0 of the video. A video without tracks and captions has no cues. If its
+    pictures have captions, a track of captions repeats them and is not read.
 
     Raises:
       VideoError: if the video cannot be opened; see `video.read.opened`.
     """
+    captions = closed_captions.read_captions(path)
+    decoders = _CODECS.keys() - ({closed_captions.DECODER} if captions else set())
     with opened(path) as video:
         streams = [
             stream
             for stream in video.container.streams.subtitles
-            if stream.codec_context is not None and stream.codec_context.name in _CODECS
+            if stream.codec_context is not None and stream.codec_context.name in decoders
         ]
         codecs = {stream.index: stream.codec_context.name for stream in streams}
         for stream in streams:
@@ -250,7 +253,6 @@ def read_tracks(path: str | Path) -> Subtitles:
         skipped += wrong
         warnings += [line for line in (*lines, doubt) if line and line not in warnings]
         encodings[encoding] = None
-    captions = closed_captions.read_captions(path)
     if captions:
         cues += _finished(captions, "ass", 0)[0]
         codecs[-1] = closed_captions.DECODER
