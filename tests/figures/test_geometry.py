@@ -8,7 +8,7 @@ from hlformer_jax.figures import drawing, geometry
 from hlformer_jax.figures.corpus import NotApplicable
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hover import Points
-from hlformer_jax.ops import lorentz
+from hlformer_jax.ops import lorentz, poincare
 
 
 def test_two_dimensions_stay_as_they_are_at_any_curvature():
@@ -78,8 +78,8 @@ def test_nodes_and_edges_are_those_of_the_trees(trees, options):
     feed = family.evaluator.feed(split)
     points = family.evaluator.encode(run.params, feed)
     feed.close()
-    norms = family.model.options.space.norm(points.text, "distance")
-    want = np.asarray(norms)[nodes] * np.sqrt(run.config.model.curvature)
+    curvature = run.config.model.curvature
+    want = np.asarray(poincare.distance0(points.text, curvature))[nodes] * np.sqrt(curvature)
     got = table["distance"][table["kind"] == "text"].astype(float)
     np.testing.assert_allclose(got, want, rtol=1e-4)
     edges = sum(int(pool.tree[child]) == 0 for _, child in pool.edges)
