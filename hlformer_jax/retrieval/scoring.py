@@ -136,12 +136,8 @@ def _exact_einsum(subscripts: str, left: Array, right: Array) -> Array:
 
 def paired_cosines(query: Vectors, videos: Vectors) -> Float[Array, "Q L"]:
     """Return the cosines of each query [Q, H] and the positions of its own video [Q, L, H]."""
-    products = jnp.einsum(
-        "qh,qlh->ql",
-        query.values.astype(jnp.float32),
-        videos.values.astype(jnp.float32),
-        precision=jax.lax.Precision.HIGHEST,  # as in `cosines`
-    )
+    vectors, positions = query.values.astype(jnp.float32), videos.values.astype(jnp.float32)
+    products = _exact_einsum("qh,qlh->ql", vectors, positions)
     if videos.scale is None or query.scale is None:
         return products
     return products * videos.scale * query.scale[:, None]
