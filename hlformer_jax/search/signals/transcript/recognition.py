@@ -252,10 +252,9 @@ class SpeechRecogniser:
         Raises:
           VideoError: if the video or its sound cannot be read, with the reason.
         """
-        faults = optional("hlformer_jax.video.faults", "search")
         read, sound = optional("hlformer_jax.video.read", "search"), _sound()
         heard: dict[str, Any] = {"tracks": {}} if state is None else state
-        with faults.name_errors(path), read.opened(path) as video:
+        with read.opened(path) as video:
             tracks = sound.tracks(video.container)
             if not tracks:
                 return Outcome(NO_AUDIO, [])
