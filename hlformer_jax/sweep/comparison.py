@@ -113,24 +113,24 @@ def _compare(first: str, second: str, common: Sequence[Mapping[str, "Draws"]]) -
     difference = float(np.mean([a.value - b.value for a, b in pairs]))
     queries = np.mean([a.queries - b.queries for a, b in pairs], axis=0)
     result: dict[str, Any] = {"difference": difference, "queries": _interval(queries)}
-    draws = [draws for pair in pairs for draws in pair]
-    if any(variant.runs == 1 for variant in draws):
+    variants = [variant for pair in pairs for variant in pair]
+    if any(variant.runs == 1 for variant in variants):
         return {**result, "queries_seeds": None, "real": None}
     seeds = np.mean([a.seeds - b.seeds for a, b in pairs], axis=0)
     quantile = (1 + LEVEL) / 2
-    stretch = stdtrit(_degrees_of_freedom(draws), quantile) / ndtri(quantile)
+    stretch = stdtrit(_degrees_of_freedom(variants), quantile) / ndtri(quantile)
     low, high = _interval(queries + stretch * seeds)
     return {**result, "queries_seeds": (low, high), "real": low > 0 or high < 0}
 
 
-def _degrees_of_freedom(draws: Sequence["Draws"]) -> float:
+def _degrees_of_freedom(variants: Sequence["Draws"]) -> float:
     """Return the degrees of freedom of the effect of the seeds.
 
     With equal numbers of runs, they are the numbers of runs minus 1, added up. Otherwise variants
     with few runs contribute more variance, and the formula of Welch and Satterthwaite gives less.
     """
-    freedom = np.asarray([variant.runs - 1 for variant in draws])
-    variances = np.asarray([np.var(variant.seeds) for variant in draws])
+    freedom = np.asarray([variant.runs - 1 for variant in variants])
+    variances = np.asarray([np.var(variant.seeds) for variant in variants])
     if len({*freedom}) == 1 or not variances.any():
         return float(freedom.sum())
     return float(variances.sum() ** 2 / np.sum(variances**2 / freedom))
