@@ -1,11 +1,13 @@
 """The directory of an index: its files, mark and lock, and checks before a command uses it.
 
-.hlformer-index    marks a directory as an index
-index.db           all data except embeddings
-index.db.bak       a copy of index.db, made after each run that changed it
-index.sums         version and SHA-256 of both; it begins with its own checksum
-index.db.damaged   a damaged index.db that its copy has replaced
-.lock              held by the process that indexes
+    .hlformer-index    marks a directory as an index
+    index.db           all data except embeddings
+    index.db.bak       a copy of index.db, made after each run that changed it
+    index.sums         version and SHA-256 of both; it begins with its own checksum
+    index.db.damaged   a damaged index.db that its copy has replaced
+    .lock              held by the process that indexes
+
+`database` reads and writes the files of SQLite and their checksums.
 """
 
 import contextlib
