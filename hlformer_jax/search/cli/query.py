@@ -25,7 +25,7 @@ from hlformer_jax.search.cli.options import (
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Results
-from hlformer_jax.search.signals import SIGNALS, Visual
+from hlformer_jax.search.signals import SIGNALS, VisualSignal
 from hlformer_jax.search.signals.protocol import DEFAULT_WITHIN
 from hlformer_jax.search.times import (
     SECONDS_AFTER_END,
@@ -117,7 +117,7 @@ def _parse_query(options: Options) -> Query:
 
 def _print_results(results: Results, offset: int) -> None:
     """Print a table of results, ranked from `offset` on, with the passages that match."""
-    has_signals = any(set(result.signals) - {Visual.name} for result in results)
+    has_signals = any(set(result.signals) - {VisualSignal.name} for result in results)
     rows = [("rank", "score", "moment", *["by"] * has_signals, "date", "file")]
     for rank, result in enumerate(results, offset + 1):
         moment = result.moments[0]

@@ -49,10 +49,10 @@ from hlformer_jax.search.signals.protocol import (
 )
 from hlformer_jax.search.signals.rankers import Ranker, RowRanker
 from hlformer_jax.search.signals.transcript import transcripts
-from hlformer_jax.search.signals.transcript.signal import Transcript
+from hlformer_jax.search.signals.transcript.signal import TranscriptSignal
 from hlformer_jax.search.signals.visual import (
-    Visual,
     VisualMatches,
+    VisualSignal,
     baseline,
     learned_probability,
 )
@@ -252,8 +252,8 @@ class Library:
     @property
     def passage_count(self) -> int:
         """Number of passages of transcripts that can be searched."""
-        transcript = self._ready()[0].signals[Transcript.name]
-        assert isinstance(transcript, Transcript)
+        transcript = self._ready()[0].signals[TranscriptSignal.name]
+        assert isinstance(transcript, TranscriptSignal)
         return transcript.passages.count
 
     def ranked(self) -> list[Entry]:
@@ -279,8 +279,8 @@ class Library:
             probability = learned_probability(ranker, encoder)
             matches = VisualMatches(snapshot.visual, Single(ranker, vector), probability)
             group = Group(position, float(scores[position]))
-            search = Search((Visual.name,), matches, {Visual.name: matches})
-            result = search.result(Place(group, {Visual.name: group}), scope, 1)
+            search = Search((VisualSignal.name,), matches, {VisualSignal.name: matches})
+            result = search.result(Place(group, {VisualSignal.name: group}), scope, 1)
             return scores, baseline(ranker, vector, encoder), result
 
         return snapshot.videos, examine
@@ -402,7 +402,7 @@ class Library:
         if query.signals and all(missing):
             raise SearchError("; ".join(missing))
         # The visual signal always searches, because results show the scores of their frames.
-        ranking_names = [name for name in names if name != Visual.name]
+        ranking_names = [name for name in names if name != VisualSignal.name]
         with ThreadPoolExecutor(max(len(ranking_names), 1)) as threads:
             waiting = {
                 name: threads.submit(snapshot.signals[name].search, signal_query)
@@ -412,7 +412,7 @@ class Library:
             matches: dict[str, Matches] = {
                 name: future.result() for name, future in waiting.items()
             }
-        matches[Visual.name] = visual
+        matches[VisualSignal.name] = visual
         return Search(names, visual, matches)
 
     def _picture(

@@ -14,7 +14,7 @@ from hlformer_jax.search.query.fusion import Ranking
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import MatchThreshold, Result
 from hlformer_jax.search.signals.protocol import Evidence, Group, Matches, Scope
-from hlformer_jax.search.signals.visual import Visual, VisualMatches
+from hlformer_jax.search.signals.visual import VisualMatches, VisualSignal
 
 WINDOW = 100
 """Largest number of groups of a ranking of all videos whose contributions the fusion adds."""
@@ -124,7 +124,7 @@ class Search(NamedTuple):
         possible = [name for name in ranked if evidence[name].is_match is not False]
         best = [*matching, *possible, *ranked][0]
         first = self.names[0]
-        frames = evidence[Visual.name]
+        frames = evidence[VisualSignal.name]
         return Result(
             video.id, video.video, video.folder, video.path,
             score=evidence[first].score if first in groups else None,

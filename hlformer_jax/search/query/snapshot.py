@@ -12,7 +12,7 @@ from hlformer_jax.search.index import Entry, Index, Record, Stamp, find_missing,
 from hlformer_jax.search.index.disk import find_disk_problem
 from hlformer_jax.search.signals.postgres import Stored
 from hlformer_jax.search.signals.protocol import Scope, Signal
-from hlformer_jax.search.signals.visual import Visual
+from hlformer_jax.search.signals.visual import VisualSignal
 from hlformer_jax.text import legible
 
 
@@ -36,10 +36,10 @@ class Snapshot:
     """Positions of the videos whose files were missing at the last check."""
 
     @property
-    def visual(self) -> Visual:
+    def visual(self) -> VisualSignal:
         """The signal that searches frames."""
-        visual = self.signals[Visual.name]
-        assert isinstance(visual, Visual)
+        visual = self.signals[VisualSignal.name]
+        assert isinstance(visual, VisualSignal)
         return visual
 
     def look(self, everything: bool = False) -> None:

@@ -91,7 +91,7 @@ def baseline(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) 
     return float(np.median(ranker.sample(vector[None])[0]))
 
 
-class Visual:
+class VisualSignal:
     """Signal of the frames, ranked without training, by a trained model, or by a store."""
 
     name = "visual"
@@ -194,7 +194,7 @@ class Visual:
 class VisualMatches:
     """All videos, ranked by their frames."""
 
-    signal: Visual
+    signal: VisualSignal
     query: Single | Composed
     probability: Probability | None = None
     """Converts scores to the probabilities that are shown; None to show the scores."""

@@ -23,7 +23,7 @@ from hlformer_jax.search.signals.transcript.passages import (
 )
 
 
-class Transcript:
+class TranscriptSignal:
     """Signal of passages of subtitles, speech and OCR, by their words and their embeddings."""
 
     name = "transcript"
