@@ -16,9 +16,9 @@ import numpy as np
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest.decoding import Video
+from hlformer_jax.search.ingest.decoding import VideoFunctions
 from hlformer_jax.search.ingest.extract import index_folder
-from hlformer_jax.search.signals.transcript.transcripts import Reader
+from hlformer_jax.search.signals.transcript.transcripts import SubtitleReader
 
 COLOURS = {
     "red": (255, 0, 0),
@@ -124,7 +124,7 @@ def _read(path):
     return np.load(path, allow_pickle=False)
 
 
-VIDEO = Video(find, probe, sample)
+VIDEO = VideoFunctions(find, probe, sample)
 
 
 def beside(path, video=None):
@@ -140,7 +140,7 @@ def inside(path):
     return [(0, 2, "recorded inside")] if path.name == "c.film" else []
 
 
-TOLD = VIDEO._replace(texts=Reader(frozenset({".srt"}), inside, beside))
+TOLD = VIDEO._replace(texts=SubtitleReader(frozenset({".srt"}), inside, beside))
 """Reads subtitles too."""
 
 

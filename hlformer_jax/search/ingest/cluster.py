@@ -24,7 +24,7 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.index import check_encoder
 from hlformer_jax.search.ingest import decoding
-from hlformer_jax.search.ingest.decoding import Event, Failed, Frames, Job, Opened, Source
+from hlformer_jax.search.ingest.decoding import Event, EventSource, Failed, Frames, Job, Opened
 from hlformer_jax.text import without_passwords
 
 VIDEOS_AT_ONCE = 4
@@ -39,7 +39,7 @@ CONNECT_SECONDS = 10.0
 
 def source(
     address: str, index: Index, load: Callable[[], Any], workers: int | None = None
-) -> Source:
+) -> EventSource:
     """Return a source for `extract.index_folder` that decodes and encodes on a cluster.
 
     Args:

@@ -52,19 +52,19 @@ _MAX_LENGTH = 86_400.0
 """Largest stated length that extends the time limit, in seconds."""
 
 
-class Video(NamedTuple):
+class VideoFunctions(NamedTuple):
     """The functions that read videos: those of `hlformer_jax.video`, or a test's."""
 
     find: Callable[[Path, Callable[[str], None], Callable[[], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
     sample: Callable[[Path, float, int | None], Iterator[Any]]
-    texts: transcripts.Reader | None = None  # None: no subtitles are read
+    texts: transcripts.SubtitleReader | None = None  # None: no subtitles are read
 
 
 class Job(NamedTuple):
     """The settings with which videos are decoded."""
 
-    video: Video
+    video: VideoFunctions
     fps: float
     size: int | None  # pixels of the shorter side to which frames are scaled down; None: not scaled
     preprocess: Preprocess
@@ -87,7 +87,7 @@ class Job(NamedTuple):
 class Reading(NamedTuple):
     """The settings with which subtitles are read."""
 
-    reader: transcripts.Reader
+    reader: transcripts.SubtitleReader
     timeout: float | None = None  # seconds that reading one file may take; None: by its size
 
     def limit(self, length: float = 0.0) -> float:
@@ -104,7 +104,7 @@ class Reading(NamedTuple):
             size = task.path.stat().st_size
         return self.limit(size / _BYTES_PER_SECOND)
 
-    def events(self, task: transcripts.SubtitleTask) -> Iterator[transcripts.Subtitles]:
+    def events(self, task: transcripts.SubtitleTask) -> Iterator[transcripts.SubtitleResult]:
         """Read subtitles in this process; yield the result."""
         yield _read_subtitles(task, self.reader)
 
@@ -173,7 +173,7 @@ class Failed(NamedTuple):
 
 Event = Opened | Frames | Vectors | Done | Failed
 
-Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
+EventSource = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
 """Function that yields the events of videos, as `decode` does.
 
 If it also encodes the frames, it yields `Vectors` instead of `Frames`.
@@ -197,7 +197,8 @@ def decode(
     Yields:
       For each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any point.
       Events of one video come in order, between events of other videos. A second `Opened` begins
-      the video again: its earlier events must be discarded. For each task, `Subtitles` or `Failed`.
+      the video again: its earlier events must be discarded. For each task, `SubtitleResult` or
+      `Failed`.
 
     Raises:
       SearchError: if no process can be started.
@@ -283,7 +284,7 @@ class _Worker:
             return None
         if isinstance(event, Opened):
             self._limit = self._job.limit(event.duration)
-        if isinstance(event, Done | Failed | transcripts.Subtitles):
+        if isinstance(event, Done | Failed | transcripts.SubtitleResult):
             self.path = None
         return event
 
@@ -434,28 +435,30 @@ def _line(error: BaseException | str) -> str:
 
 
 def _read_subtitles(
-    task: transcripts.SubtitleTask, reader: transcripts.Reader
-) -> transcripts.Subtitles:
+    task: transcripts.SubtitleTask, reader: transcripts.SubtitleReader
+) -> transcripts.SubtitleResult:
     path, video = task
     try:
         if video is None:
             read = reader.tracks(path)
         elif os.path.realpath(path) != str(path):
-            return transcripts.Subtitles(task, (), "it is now a link, which is not followed", False)
+            return transcripts.SubtitleResult(
+                task, (), "it is now a link, which is not followed", False
+            )
         else:
             read = reader.file(path, video)
         cues = [(cue[0], cue[1], cue[2]) for cue in read]
     except Exception as error:  # on a damaged file, decoders raise nearly anything
-        return transcripts.Subtitles(task, (), *_describe_failure(error, path, "subtitles"))
+        return transcripts.SubtitleResult(task, (), *_describe_failure(error, path, "subtitles"))
     problem = "; ".join(map(str, getattr(read, "warnings", ())))
     if video is not None and not cues:
         problem = problem or "it has no cues"
-    return transcripts.Subtitles(task, cues, problem, True)
+    return transcripts.SubtitleResult(task, cues, problem, True)
 
 
 def update_transcripts(
     index: Index,
-    video: Video,
+    video: VideoFunctions,
     report: Callable[[str], None],
     retry: bool = False,
     workers: int = 1,
@@ -477,13 +480,13 @@ def update_transcripts(
         return
     reading = Reading(video.texts, timeout)
 
-    def read(tasks: Sequence[transcripts.SubtitleTask]) -> Iterator[transcripts.Subtitles]:
+    def read(tasks: Sequence[transcripts.SubtitleTask]) -> Iterator[transcripts.SubtitleResult]:
         count = min(workers, math.ceil(len(tasks) / TASKS_OF_A_PROCESS))
         with contextlib.closing(decode(tasks, reading, count, pulse)) as events:
             for event in events:
                 if isinstance(event, Failed):
                     task = cast(transcripts.SubtitleTask, event.path)
-                    event = transcripts.Subtitles(task, (), event.reason, True)
+                    event = transcripts.SubtitleResult(task, (), event.reason, True)
                 yield event
 
     transcripts.update(index, video.texts, read, report, retry, pulse)

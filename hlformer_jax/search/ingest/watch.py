@@ -20,7 +20,7 @@ from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, find_missing, split_name
 from hlformer_jax.search.index.directory import check_exists
-from hlformer_jax.search.ingest.decoding import Video
+from hlformer_jax.search.ingest.decoding import VideoFunctions
 from hlformer_jax.search.ingest.extract import (
     find_in_roots,
     forget_deleted,
@@ -107,7 +107,7 @@ def follow(
     encoder: Encoder,
     settle: float = SETTLE,
     report: Callable[[str], None] = terminal.show,
-    video: Video | None = None,
+    video: VideoFunctions | None = None,
     changes: Iterable[Collection[str]] | None = None,
     **options: Any,
 ) -> None:
@@ -142,7 +142,7 @@ class Follower:
         encoder: Encoder,
         settle: float,
         report: Callable[[str], None],
-        video: Video,
+        video: VideoFunctions,
         options: Mapping[str, Any],
     ) -> None:
         """Take the arguments of `follow`."""
@@ -273,7 +273,7 @@ def _online_roots(index: Index) -> dict[str, Path]:
 
 
 def _changed_stamps(
-    index: Index, video: Video, attempted: Mapping[str, Stamp], skip: Callable[[str], None]
+    index: Index, video: VideoFunctions, attempted: Mapping[str, Stamp], skip: Callable[[str], None]
 ) -> dict[str, Stamp]:
     """Return the stamps of files that differ from their records and were not attempted.
 

@@ -34,7 +34,7 @@ def following(index, settle=0.3, changes=True):
                 return
             yield one if changes else ()
 
-    texts = transcripts.Reader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
+    texts = transcripts.SubtitleReader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
 
     def run():
         try:

@@ -20,7 +20,7 @@ from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.protocol import Group, Scope
 from hlformer_jax.search.signals.transcript import passages, transcripts
-from hlformer_jax.search.signals.transcript.transcripts import Reader
+from hlformer_jax.search.signals.transcript.transcripts import SubtitleReader
 from hlformer_jax.search.signals.transcript.words import normalise, spaced
 
 WORDS = {
@@ -266,7 +266,9 @@ def test_query_of_common_words_only_is_answered(index, monkeypatch):
         assert {result.video for result in found} == {*WORDS}
 
 
-BESIDE = archive.TOLD._replace(texts=Reader(frozenset({".srt"}), lambda path: [], archive.beside))
+BESIDE = archive.TOLD._replace(
+    texts=SubtitleReader(frozenset({".srt"}), lambda path: [], archive.beside)
+)
 
 
 @pytest.fixture

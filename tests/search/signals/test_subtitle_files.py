@@ -23,7 +23,7 @@ VIDEO = archive.TOLD._replace(
 
 def owner(videos, file, **options):
     """Return the videos to which a file belongs, and why it is left out."""
-    found = sidecars.match(sidecars.Names(videos), [file], SUFFIXES, **options)
+    found = sidecars.match(sidecars.VideoNames(videos), [file], SUFFIXES, **options)
     owners = [video for video, names in found.of_video.items() if file in names]
     return owners, found.left_out.get(file, "")
 
@@ -100,7 +100,7 @@ def test_videos_of_one_stem_share_a_file():
 
 def test_pictures_and_unread_formats_are_named():
     found = sidecars.match(
-        sidecars.Names(["a.mp4", "b.mp4"]),
+        sidecars.VideoNames(["a.mp4", "b.mp4"]),
         sidecars.subtitle_names(["a.idx", "a.sub", "b.sub", "b.en.sup", "._b.srt"], SUFFIXES),
         SUFFIXES,
     )
@@ -130,7 +130,7 @@ def test_hostile_names_are_matched_in_linear_time(name):
 
 def test_time_is_linear_in_the_files_of_a_folder():
     def seconds(count):
-        names = sidecars.Names(f"video {i}.mp4" for i in range(count))
+        names = sidecars.VideoNames(f"video {i}.mp4" for i in range(count))
         started = time.process_time()
         found = sidecars.match(names, [f"video {i}.en.srt" for i in range(count)], SUFFIXES)
         assert len(found.of_video) == count
