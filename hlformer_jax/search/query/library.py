@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
@@ -34,7 +34,7 @@ from hlformer_jax.search.index.directory import check_exists
 from hlformer_jax.search.query import filters, pictures
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Result, Results
-from hlformer_jax.search.query.search import Place, Search
+from hlformer_jax.search.query.search import Candidate, Search
 from hlformer_jax.search.query.snapshot import Snapshot, empty_error
 from hlformer_jax.search.signals import SIGNALS, postgres, rankers
 from hlformer_jax.search.signals.composition import Single
@@ -280,7 +280,7 @@ class Library:
             matches = VisualMatches(snapshot.visual, Single(ranker, vector), probability)
             group = Group(position, float(scores[position]))
             search = Search((VisualSignal.name,), matches, {VisualSignal.name: matches})
-            result = search.result(Place(group, {VisualSignal.name: group}), scope, 1)
+            result = search.result(Candidate(group, {VisualSignal.name: group}), scope, 1)
             return scores, baseline(ranker, vector, encoder), result
 
         return snapshot.videos, examine
@@ -312,7 +312,7 @@ class Library:
             query = dataclasses.replace(query, **fields)
         self._check(query)
         snapshot, encoder = self._ready()
-        snapshot.look()
+        snapshot.check_missing()
         filtered = filters.passing(snapshot.videos, query)
         picture, content = self._picture(snapshot, encoder, query)
         passing = filtered & (snapshot.content_of != content)
@@ -325,37 +325,19 @@ class Library:
         )
         search = self._search_signals(snapshot, query, signal_query)
         unreadable: dict[str, str] = {}  # for this query; the next one reads them again
-        while True:
-            left_out = snapshot.damaged.keys() | unreadable  # other threads add damaged contents
-            scope = snapshot.scope(passing, unreadable)
-            try:
-                places = search.rank(query, scope)
-                positions = [place.group.position for place in places]
-                vanished = {i for i in positions if not os.path.isfile(snapshot.videos[i].path)}
-                if vanished:
-                    snapshot.look(everything=True)
-                    snapshot.missing |= vanished
-                    continue
-                shown = search.add_scores(places[query.offset :], scope)
-                results = search.results(shown, scope, query.moments)
-            except ReplacedIndexError:  # while it was read: query the new one
-                return self.query(query)
-            except DamagedError as error:
-                found = unreadable if isinstance(error, UnreadableError) else snapshot.damaged
-                if not error.contents.keys() - left_out or len(unreadable) >= MAX_UNREADABLE:
-                    raise
-                # The contents may be missing because another process has just removed them.
-                index = self._index
-                if (snapshot.index, snapshot.state) != (index, index.state):
-                    return self.query(query)
-                found.update(error.contents)
-                continue
-            reaching = [result for result in results if search.reaches(result, query.min_score)]
-            reason = "" if reaching else _reason(query, filtered, scope, search.names, len(places))
-            warnings = snapshot.warnings(passing, unreadable)
-            warnings += _cut_texts(encoder, query, snapshot.visual.ranker.max_tokens)
-            warnings += snapshot.changed(positions[query.offset :])
-            return Results(reaching, warnings, search.match_threshold, reason)
+        found = self._find(query, snapshot, search, passing, unreadable)
+        if found is None:  # the index has changed: query the new one
+            return self.query(query)
+        scope, candidates, results = found
+        reaching = [result for result in results if search.reaches(result, query.min_score)]
+        reason = ""
+        if not reaching:
+            reason = _reason(query, filtered, scope, search.names, len(candidates))
+        shown_positions = [x.group.position for x in candidates[query.offset :]]
+        warnings = snapshot.warnings(passing, unreadable)
+        warnings += _cut_texts(encoder, query, snapshot.visual.ranker.max_tokens)
+        warnings += snapshot.changed(shown_positions)
+        return Results(reaching, warnings, search.match_threshold, reason)
 
     search = query
 
@@ -414,6 +396,55 @@ class Library:
             }
         matches[VisualSignal.name] = visual
         return Search(names, visual, matches)
+
+    def _find(
+        self,
+        query: Query,
+        snapshot: Snapshot,
+        search: Search,
+        passing: Bool[np.ndarray, " V"],
+        unreadable: dict[str, str],
+    ) -> tuple[Scope, list[Candidate], list[Result]] | None:
+        """Find the results of a query; repeat without videos that turn out to be unusable.
+
+        Args:
+          query: the query.
+          snapshot: the videos; receives those that are missing or damaged.
+          search: the signals that search.
+          passing: the videos that pass the filters of the query.
+          unreadable: receives a line for each content that cannot be read at the moment.
+
+        Returns:
+          The videos that the query may return, all candidates, and the results of those after the
+          offset. None if the index has changed since the snapshot.
+
+        Raises:
+          DamagedError: if further reading finds nothing new, or `MAX_UNREADABLE` is reached.
+        """
+        while True:
+            left_out = snapshot.damaged.keys() | unreadable  # other threads add damaged contents
+            scope = snapshot.scope(passing, unreadable)
+            try:
+                candidates = search.rank(query, scope)
+                positions = [candidate.group.position for candidate in candidates]
+                vanished = {i for i in positions if not os.path.isfile(snapshot.videos[i].path)}
+                if vanished:
+                    snapshot.check_missing(all_videos=True)
+                    snapshot.missing |= vanished
+                    continue
+                shown = search.add_scores(candidates[query.offset :], scope)
+                return scope, candidates, search.results(shown, scope, query.moments)
+            except ReplacedIndexError:
+                return None
+            except DamagedError as error:
+                if not error.contents.keys() - left_out or len(unreadable) >= MAX_UNREADABLE:
+                    raise
+                # The contents may be missing because another process has just removed them.
+                index = self._index
+                if (snapshot.index, snapshot.state) != (index, index.state):
+                    return None
+                lines = unreadable if isinstance(error, UnreadableError) else snapshot.damaged
+                lines.update(error.contents)
 
     def _picture(
         self, snapshot: Snapshot, encoder: Encoder, query: Query

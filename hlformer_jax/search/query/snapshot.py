@@ -42,9 +42,9 @@ class Snapshot:
         assert isinstance(visual, VisualSignal)
         return visual
 
-    def look(self, everything: bool = False) -> None:
+    def check_missing(self, all_videos: bool = False) -> None:
         """Check again whether the files of missing videos, or of all videos, exist."""
-        positions = range(len(self.videos)) if everything else sorted(self.missing)
+        positions = range(len(self.videos)) if all_videos else sorted(self.missing)
         names = {self.videos[position].video: position for position in positions}
         paths = {name: self.videos[position].path for name, position in names.items()}
         self.missing = {names[name] for name in find_missing(paths)}
