@@ -37,8 +37,7 @@ from hlformer_jax.search.index.directory import (
     check_writable,
     has_index_files,
 )
-from hlformer_jax.search.index.index import check_rate
-from hlformer_jax.search.index.records import EncoderFacts
+from hlformer_jax.search.index.records import EncoderFacts, check_rate
 from hlformer_jax.search.ingest import watch as watch_folders
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import (

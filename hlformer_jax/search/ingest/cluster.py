@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.index.index import check_encoder
 from hlformer_jax.search.ingest import decoding
 from hlformer_jax.search.ingest.decoding import Event, EventSource, Failed, Frames, Job, Opened
 from hlformer_jax.text import without_passwords
@@ -61,7 +60,7 @@ def source(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     optional("ray.data", "ray")
     ray = optional("ray", "ray")
-    check = functools.partial(check_encoder, index.directory, index.encoder)
+    check = functools.partial(index.encoder.check, directory=index.directory)
 
     def events(paths: Sequence[Path], job: Job) -> Generator[Event, None, None]:
         with _connected(ray, address):
