@@ -25,7 +25,8 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.search import times
 from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.results import Results
-from hlformer_jax.search.serve import guard, server
+from hlformer_jax.search.serve import guard
+from hlformer_jax.search.serve.app import build_app
 from hlformer_jax.search.signals.transcript.passages import Passage
 from hlformer_jax.search.signals.transcript.transcripts import Problem
 
@@ -216,7 +217,7 @@ def running(library, **options):
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
         config = uvicorn.Config(
-            server.app(library, **options),
+            build_app(library, **options),
             http=guard.Protocol,
             log_level="critical",
             log_config=None,

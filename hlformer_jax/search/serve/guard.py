@@ -110,7 +110,7 @@ class Guard:
     Args:
       application: the application to protect.
       hosts: accepted host names, without ports.
-      addresses: whether to accept every IP address as a host, for a server that listens on all
+      any_address: whether to accept every IP address as a host, for a server that listens on all
         addresses. This is safe because an attacker can point a domain at this machine, but cannot
         take over its IP address.
       token: token that a request must present as a cookie, as `Authorization: Bearer TOKEN`, or in
@@ -121,10 +121,10 @@ class Guard:
         self,
         application: ASGIApp,
         hosts: Collection[str] = LOOPBACK,
-        addresses: bool = False,
+        any_address: bool = False,
         token: str = "",
     ) -> None:
-        self.token, self.addresses = token, addresses
+        self.token, self.any_address = token, any_address
         self._inside = application
         self._named = TrustedHostMiddleware(self._admit, sorted(hosts), www_redirect=False)
 
@@ -159,7 +159,7 @@ class Guard:
 
         try:
             host = HTTPConnection(scope).headers.get("host", "")
-            entrance = self._admit if self.addresses and _is_address(host) else self._named
+            entrance = self._admit if self.any_address and _is_address(host) else self._named
             await entrance(scope, receive, guarded)
         except Exception as error:  # the page shows one line, the log the traceback
             logging.getLogger(__name__).exception(

@@ -249,7 +249,7 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
-def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter:
+def build_router(library: Library, jobs: Jobs, permission: Permission) -> APIRouter:
     """Return the addresses that change an index and show its folders and jobs.
 
     Args:

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index, MissingIndexError
-from hlformer_jax.search.serve import server
+from hlformer_jax.search.serve.app import build_app
 
 ADDRESSES = [
     "api/query?q=red", "api/query?like={id}@1", "api/status", "api/folders", "api/transcript/{id}",
@@ -20,7 +20,7 @@ GONE = "the index index is no longer there: it was deleted or moved"
 
 @pytest.fixture
 def client(changing):
-    with TestClient(server.app(changing, manage=True), "http://localhost") as client:
+    with TestClient(build_app(changing, manage=True), "http://localhost") as client:
         yield client
 
 
