@@ -44,7 +44,7 @@ def test_an_agent_finds_a_moment_and_sees_its_frame(library):
     garden = library.id("garden")
     asked = {"text": "a blue scene", "k": 1, "since": "2026-06", "without": ["red"]}
     names, (found, shown) = call(
-        agents.server(library), ("search", asked), ("show", {"id": garden, "time": 8.5})
+        agents.build_server(library), ("search", asked), ("show", {"id": garden, "time": 8.5})
     )
     assert names == ["search", "show"]
     [hit] = found.structured_content["results"]
@@ -62,7 +62,7 @@ def test_an_agent_finds_a_moment_and_sees_its_frame(library):
 def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
     clips = tmp_path / "clips"
     asked = "cut", {"id": library.id("boat"), "start": 2, "end": 4, "margin": 1}
-    names, (made, again) = call(agents.server(library, clips), asked, asked)
+    names, (made, again) = call(agents.build_server(library, clips), asked, asked)
     assert names == ["search", "show", "cut"]
     [clip] = clips.iterdir()
     assert made.content[0].text == clip.name == "trips%2Flake%2Fboat ride.mp4_1-5.mp4"
@@ -72,7 +72,7 @@ def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
     assert "--" not in error(again)
     (tmp_path / "link").symlink_to(clips)
     with pytest.raises(OutputError):
-        agents.server(library, tmp_path / "link")
+        agents.build_server(library, tmp_path / "link")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
 )
 def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, given, named):
     asked = len(library.asked)
-    _, [result] = call(agents.server(library), (tool, given))
+    _, [result] = call(agents.build_server(library), (tool, given))
     assert named in error(result) and "/etc/passwd" not in error(result)
     assert len(library.asked) == asked
 
@@ -110,7 +110,7 @@ def test_errors_for_agents_have_no_command_line_options(line):
 
 def test_error_of_a_clip_does_not_name_its_folder(library, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    server = agents.server(library, Path("secrets"))
+    server = agents.build_server(library, Path("secrets"))
     Path("secrets").write_text("a file")
     _, [result] = call(server, ("cut", {"id": library.id("boat"), "start": 2, "end": 4}))
     assert "ride.mp4_2-4.mp4' cannot be written" in error(result)
@@ -128,7 +128,7 @@ def test_a_cancelled_cut_ends(library, tmp_path, monkeypatch):
             await server.call_tool("cut", {"id": library.id("boat"), "start": 2, "end": 4})
 
     monkeypatch.setattr(agents.video, "cut", cut)
-    server = agents.server(library, tmp_path)
+    server = agents.build_server(library, tmp_path)
     anyio.run(cancelled)
     assert ended[0] > 10
 
@@ -139,7 +139,7 @@ def test_a_time_out_of_range_is_named_with_its_limits(library, tmp_path):
     for name, value, _ in times:
         given = {"time": 1} if name == "time" else {"start": 1, "end": 2}
         asked.append(("show" if name == "time" else "cut", {"id": "0", **given, name: value}))
-    _, results = call(agents.server(library, tmp_path / "clips"), *asked)
+    _, results = call(agents.build_server(library, tmp_path / "clips"), *asked)
     for result, (name, value, limit) in zip(results, times, strict=True):
         assert error(result).endswith(f"{name}: {value:g} s: give 0 to {limit:.0f} s")
 
@@ -166,7 +166,7 @@ def test_agent_errors_are_lines_and_open_no_other_file(rendered, tmp_path):
     asked += [("search", {"text": "refuse"}), ("search", {"text": "crash"})]
     asked += [("show", {"id": herd, "time": 99}), ("cut", {"id": herd, "start": 3, "end": 99})]
     clips = tmp_path / "clips"
-    _, results = call(agents.server(library, clips), *asked)
+    _, results = call(agents.build_server(library, clips), *asked)
     lines = [error(result) for result in results]
     assert not any(str(tmp_path) in line or "secret" in line for line in lines)
     assert "link out of the indexed folder" in lines[0] and "has changed" in lines[1]
@@ -191,7 +191,7 @@ def test_malformed_message_gets_an_error():
 PROGRAM = (
     "import page_library, sys\nfrom hlformer_jax.search.serve import mcp\n"
     "from pathlib import Path\n"
-    "mcp.run(mcp.server(page_library.Library(Path(sys.argv[1]))))"
+    "mcp.run(mcp.build_server(page_library.Library(Path(sys.argv[1]))))"
 )
 
 

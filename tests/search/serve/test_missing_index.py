@@ -65,7 +65,7 @@ def test_a_job_says_that_the_index_is_gone(client, changing, vanish):
 
 def test_agents_are_told_that_the_index_is_gone(changing, vanish):
     mcp = pytest.importorskip("hlformer_jax.search.serve.mcp")
-    tools = mcp.server(changing)
+    tools = mcp.build_server(changing)
     changing.query("red")
     id = changing.videos()[0].id
     vanish()
