@@ -86,7 +86,7 @@ class Fingerprints(NamedTuple):
     subset: str | None = None  # also None without a file in `trees.train_subset`
 
     @classmethod
-    def of(cls, family: Any) -> "Fingerprints":
+    def from_family(cls, family: Any) -> "Fingerprints":
         """Return the fingerprints of a `Family`; opens its data."""
         optional = (getattr(family, name, None) for name in (_MOMENTS, _SUBSET))
         return cls(family.fingerprint, *optional)
@@ -536,7 +536,7 @@ def claim_workdir(
     """
     if not writes:
         if (recorded := _recorded(workdir)) is not None:
-            _compare(recorded, workdir, config, inputs, init, movable)
+            _check_same_settings(recorded, workdir, config, inputs, init, movable)
         return contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
         try:
@@ -612,7 +612,7 @@ def check_workdir(
     is_tested = (workdir / ranking.METRICS_FILE).exists()  # even if its checkpoints were removed
     has_begun = has_newest or has_best or is_tested
     if has_begun and recorded is not None:
-        _compare(recorded, workdir, config, inputs, init, movable)
+        _check_same_settings(recorded, workdir, config, inputs, init, movable)
     # A run that was killed in its first save has no newest state either, and begins again.
     if has_best and not has_newest and not (newest / _SAVING).exists():
         raise WorkdirError(
@@ -634,7 +634,7 @@ def check_finished(workdir: Path, config: ConfigDict) -> Fingerprints:
     recorded = _recorded(workdir)
     if recorded is None:
         return UNKNOWN
-    _compare(recorded, workdir, config, UNKNOWN, is_finished=True)
+    _check_same_settings(recorded, workdir, config, UNKNOWN, is_finished=True)
     return _inputs(recorded)
 
 
@@ -680,7 +680,7 @@ def check_evaluation(
             " changed when copied): correct config.data, or give the checkpoint by"
             " `checkpoint` and another `workdir`"
         )
-    if _are_other(before.moments, inputs.moments):
+    if _have_changed(before.moments, inputs.moments):
         raise WorkdirError(
             f"{directory} holds metrics of other times of moments: the file of"
             f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or give the"
@@ -747,7 +747,7 @@ def _changes_metrics(name: str) -> bool:
     )
 
 
-def _compare(
+def _check_same_settings(
     recorded: Mapping[str, Any],
     workdir: Path,
     config: ConfigDict,
@@ -756,9 +756,10 @@ def _compare(
     movable: Sequence[str] = (),
     is_finished: bool = False,
 ) -> None:
+    """Raise a `WorkdirError` if a recorded run differs in fields that may not change."""
     before = _inputs(recorded)
     chooses_epoch = needs_moments(config.eval.select)  # otherwise the moments change no step
-    if chooses_epoch and _are_other(before.moments, inputs.moments):
+    if chooses_epoch and _have_changed(before.moments, inputs.moments):
         raise WorkdirError(
             f"{workdir} chose its best epoch so far by other times of moments: the file of"
             f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or choose"
@@ -789,16 +790,16 @@ def _compare(
             f" another `workdir` (with `init`={workdir} to start from its parameters), or give"
             " the settings that it was started with to resume it"
         )
-    if _are_other(before.subset, inputs.subset):
+    if _have_changed(before.subset, inputs.subset):
         raise WorkdirError(
             f"{workdir} holds a run with other training trees: config.trees.train_subset"
             f" ({config.trees.train_subset}) was edited; restore it, or choose another `workdir`"
         )
 
 
-def _are_other(before: str | None, now: str | None) -> bool:
-    """Return whether two fingerprints are known to differ."""
-    return None not in (before, now) and before != now
+def _have_changed(before: str | None, current: str | None) -> bool:
+    """Return whether two fingerprints are known and differ."""
+    return None not in (before, current) and before != current
 
 
 def _without_inputs(recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -806,8 +807,8 @@ def _without_inputs(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
     The environment is left out, because a run may resume in another.
     """
-    others = ("init", _MOMENTS, _SUBSET, "device", "versions")
-    return {name: value for name, value in recorded.items() if name not in others}
+    left_out = ("init", _MOMENTS, _SUBSET, "device", "versions")
+    return {name: value for name, value in recorded.items() if name not in left_out}
 
 
 def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[str, ...]:

@@ -144,7 +144,7 @@ def evaluate_checkpoint(
         report(f"{path} is not finished ({unfinished}): its best epoch so far is evaluated")
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
-        inputs = checkpoints.Fingerprints.of(family)
+        inputs = checkpoints.Fingerprints.from_family(family)
         checkpoints.check_evaluation(directory, path, config, inputs, overwrite)
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():

@@ -455,7 +455,7 @@ def start(
     if init is not None:
         init = init.resolve()
         checkpoints.open_params(init).close()  # checked before the data is prepared
-    inputs, train = checkpoints.Fingerprints.of(family), config.train
+    inputs, train = checkpoints.Fingerprints.from_family(family), config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
     with processes.first_alone("workdir"):
         claim = checkpoints.claim_workdir(
