@@ -128,13 +128,13 @@ def data_lines(subjects: Sequence[Subject]) -> list[str]:
     names = [repr(describe_data(subject.run.config)) for subject in subjects]
     lines: dict[str, list[str]] = {}
     for subject, name, recorded in zip(subjects, names, inputs, strict=True):
-        namesakes = [x for x, other in zip(inputs, names, strict=True) if other == name]
+        of_same_data = [x for x, data in zip(inputs, names, strict=True) if data == name]
         line = drawing.data_line(subject.run.config)
         kinds = "files", "times of moments", "training trees"
-        for what, fingerprint, others in zip(
-            kinds, recorded, zip(*namesakes, strict=True), strict=True
+        for what, fingerprint, fingerprints in zip(
+            kinds, recorded, zip(*of_same_data, strict=True), strict=True
         ):
-            if fingerprint and len({x for x in others if x}) > 1:
+            if fingerprint and len({x for x in fingerprints if x}) > 1:
                 line += f"; {what} {fingerprint[:8]}"
         labels = lines.setdefault(line, [])
         labels += [subject.label] if subject.label not in labels else []

@@ -175,10 +175,10 @@ def undetermined_fields(info: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       info: the facts that `convert` has returned.
     """
-    defaults, known = flat(_configuration(info)), set(info)
+    defaults, determined = flat(_configuration(info)), set(info)
     if info["model.fusion"] == "mean":
-        known.add("model.temperature")  # not used
-    return {field: defaults[field] for field, _ in OPTIONS.values() if field not in known}
+        determined.add("model.temperature")  # not used
+    return {field: defaults[field] for field, _ in OPTIONS.values() if field not in determined}
 
 
 def differing_blocks(info: Mapping[str, Any]) -> list[str]:

@@ -187,10 +187,10 @@ def _check_distinct(outputs: Mapping[str, Path], directory: Path) -> None:
             is_written = place.name in (*records, *checkpoints.WRITTEN)
             is_place = folder == directory.resolve() or any((folder / x).exists() for x in records)
             if is_written and is_place:
-                other = folder / f"{name}.npz"
+                suggestion = folder / f"{name}.npz"
                 raise files.OutputError(
                     f"`{name}`={file} is a file that a run or an evaluation writes itself: give"
-                    f" another name, such as {other}"
+                    f" another name, such as {suggestion}"
                 )
 
 

@@ -137,8 +137,8 @@ def prune(options: Options) -> None:
         indexed = {name for name, record in index.videos.items() if record.indexed}
         missing = {name for name in indexed & {*names} if index.is_deleted(name, follow=True)}
         writer.forget(missing)
-    left = sum(record.indexed for record in index.videos.values())
-    terminal.show(f"dropped {len(missing)} videos, {left} are left")
+    remaining = sum(record.indexed for record in index.videos.values())
+    terminal.show(f"dropped {len(missing)} videos, {remaining} are left")
 
 
 @command(INDEX)

@@ -86,14 +86,14 @@ def check_parameters(request: Request) -> None:
     if not route.include_in_schema:  # the page, whose address may contain anything
         return
     fields = {field.alias: field for field in route.dependant.query_params}
-    given = [name for name, _ in request.query_params.multi_items()]
-    for name in given:
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
         if name not in fields:
             hint = suggestion(name, fields) or f": give {', '.join(fields) or 'none'}"
             raise ParameterError(f"{name}: there is no such parameter{hint}")
         is_list = get_origin(fields[name].field_info.annotation) is tuple
-        if given.count(name) > 1 and not is_list:
-            raise ParameterError(f"{name}: give it once, not {given.count(name)} times")
+        if names.count(name) > 1 and not is_list:
+            raise ParameterError(f"{name}: give it once, not {names.count(name)} times")
 
 
 class Answer(JSONResponse):
