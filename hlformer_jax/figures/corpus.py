@@ -7,7 +7,7 @@
     retrieved  the first results of some captions (GMMFormer v2, appendix E, Figure 9)
     leaves     number of action trees by their number of leaves (HOVER, Figure 1b)
 
-A run is a `Subject`. Its `Encoder` returns the encoded clips and frames of the model's branches.
+A run is a `Subject`. Its `RunEncoder` returns the encoded clips and frames of the model's branches.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class Subject:
     run: LoadedRun
 
     @functools.cached_property
-    def encoder(self) -> "Encoder":
+    def encoder(self) -> "RunEncoder":
         """The encoder of videos and captions.
 
         Raises:
@@ -92,7 +92,7 @@ class Subject:
             raise NotApplicable(
                 f"{self.label} embeds nodes of action trees, not videos and captions"
             )
-        return Encoder(self.run)
+        return RunEncoder(self.run)
 
     def split(self, options: Options) -> Any:
         """Return the split that the options select."""
@@ -209,7 +209,7 @@ class EncodedVideos(NamedTuple):
     intermediates: Any = None
 
 
-class Encoder:
+class RunEncoder:
     """The model of a run, and compiled programs that encode with it."""
 
     def __init__(self, run: LoadedRun) -> None:

@@ -139,7 +139,7 @@ class Frames(NamedTuple):
     places: np.ndarray
 
 
-class Vectors(NamedTuple):
+class EncodedFrames(NamedTuple):
     """Event: the embeddings of the next frames of a video.
 
     Attributes:
@@ -171,12 +171,12 @@ class Failed(NamedTuple):
     is_final: bool = True  # False: the disk may be the reason, and the next run tries again
 
 
-Event = Opened | Frames | Vectors | Done | Failed
+Event = Opened | Frames | EncodedFrames | Done | Failed
 
 EventSource = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
 """Function that yields the events of videos, as `decode` does.
 
-If it also encodes the frames, it yields `Vectors` instead of `Frames`.
+If it also encodes the frames, it yields `EncodedFrames` instead of `Frames`.
 """
 
 
@@ -492,7 +492,7 @@ def update_transcripts(
     transcripts.update(index, video.texts, read, report, retry, pulse)
 
 
-def encode(encoder: Encoder, frames: Frames) -> Vectors:
+def encode(encoder: Encoder, frames: Frames) -> EncodedFrames:
     """Return the embeddings of frames as unit vectors of float16, as an index stores them."""
     vectors = unit(np.asarray(encoder.encode_images(frames.images), np.float64))
-    return Vectors(frames.path, frames.times, vectors.astype(np.float16), frames.places)
+    return EncodedFrames(frames.path, frames.times, vectors.astype(np.float16), frames.places)

@@ -37,12 +37,12 @@ from hlformer_jax.search.index.records import (
 )
 from hlformer_jax.search.ingest.decoding import (
     Done,
+    EncodedFrames,
     EventSource,
     Failed,
     Frames,
     Job,
     Opened,
-    Vectors,
     VideoFunctions,
     decode,
     encode,
@@ -651,7 +651,7 @@ class _Run:
                 if isinstance(event, Opened):
                     # A second `Opened`: the first process crashed, and the video begins again.
                     encoded_by_path[path] = _Encoded(event.duration, event.recorded)
-                elif isinstance(event, Frames | Vectors):
+                elif isinstance(event, Frames | EncodedFrames):
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
                     encoded = encoded_by_path[path]

@@ -90,7 +90,7 @@ class Ranker(Protocol):
         """
 
 
-Vectors = Callable[[], dict[str, np.ndarray]]
+VectorsLoader = Callable[[], dict[str, np.ndarray]]
 """Function that returns the rows [L, w] of each branch of a content, float32."""
 
 
@@ -129,7 +129,7 @@ class RowRanker(Ranker, Protocol):
         content: int,
         arrays: VideoArrays,
         query: Float[np.ndarray, " H"],
-        vectors: Vectors | None = None,
+        vectors: VectorsLoader | None = None,
     ) -> Float[np.ndarray, " F"]:
         """Return scores of the frames of a content; see `Ranker`.
 
@@ -368,7 +368,7 @@ class Untrained:
         content: int,
         arrays: VideoArrays,
         query: Float[np.ndarray, " H"],
-        vectors: Vectors | None = None,
+        vectors: VectorsLoader | None = None,
     ) -> Float[np.ndarray, " F"]:
         """Return the scores of the frames; see `Ranker`.
 

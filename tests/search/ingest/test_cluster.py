@@ -119,7 +119,7 @@ def test_missing_or_different_file_names_the_machine(tmp_path):
     where = f"on {socket.gethostname()}, a machine of the cluster"
     assert found[0] == [Failed(path, f"it is another file {where}")]
     assert found[1] == [Failed(tmp_path / "gone.film", f"it is missing {where}")]
-    assert [type(event).__name__ for event in found[2]] == ["Opened", "Vectors", "Done"]
+    assert [type(event).__name__ for event in found[2]] == ["Opened", "EncodedFrames", "Done"]
 
 
 def node(alive=True, **resources):
