@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import av
 from av.stream import Discard
@@ -98,7 +98,7 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
         what = "holds no cue: no line has the times of one in a format that is known"
         raise fault(path, what, "convert it to SubRip (.srt)")
     parsed = _parse(name, text, video)
-    cues, warnings = _make_cues(parsed.blocks, parsed.markup, parsed.skipped)
+    cues, warnings = _finished(parsed.blocks, parsed.markup, parsed.skipped)
     if not cues:
         raise fault(path, f"holds no cue: {_reason(parsed)}", "write it again, or delete it")
     if line := charset.doubt(content, encoding):
@@ -163,7 +163,7 @@ def _frame_rate(video: str | Path | None) -> float | None:
         return None
 
 
-def _make_cues(
+def _finished(
     blocks: Sequence[Block], markup: str, skipped: int
 ) -> tuple[list[Cue], tuple[str, ...]]:
     """Return the cues of a source's blocks, and warnings."""
@@ -247,14 +247,14 @@ def read_tracks(path: str | Path) -> Subtitles:
     skipped = 0
     encodings: dict[str, None] = {}
     for index, codec in codecs.items():
-        track = _blocks(packets[index], codec)
-        track_cues, lines = _make_cues(track.blocks, _CODECS[codec], track.unreadable)
+        blocks, wrong, encoding, doubt = _blocks(packets[index], codec)
+        track_cues, lines = _finished(blocks, _CODECS[codec], wrong)
         cues += track_cues
-        skipped += track.unreadable
-        warnings += [line for line in (*lines, track.doubt) if line and line not in warnings]
-        encodings[track.encoding] = None
+        skipped += wrong
+        warnings += [line for line in (*lines, doubt) if line and line not in warnings]
+        encodings[encoding] = None
     if captions:
-        cues += _make_cues(captions, "ass", 0)[0]
+        cues += _finished(captions, "ass", 0)[0]
         codecs[-1] = closed_captions.DECODER
     names = ", ".join(dict.fromkeys(codecs.values())).replace(closed_captions.DECODER, "eia_608")
     encoding = ", ".join(encodings) or "utf-8"
@@ -271,7 +271,7 @@ class _Packet:
     place: int  # its byte in the file
 
     def shift(self, seconds: float) -> None:
-        """Add seconds to its times."""
+        """Make it so many seconds later."""
         self.start += seconds
         self.end = None if self.end is None else self.end + seconds
 
@@ -328,27 +328,18 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
     return packets, warnings
 
 
-class _TrackBlocks(NamedTuple):
-    """The blocks of one track."""
-
-    blocks: list[Block]
-    unreadable: int = 0  # number of packets that could not be read
-    encoding: str = "utf-8"
-    doubt: str = ""  # a warning that the encoding may be another
-
-
-def _blocks(packets: Sequence[_Packet], codec: str) -> _TrackBlocks:
-    """Return the blocks of a track."""
+def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, str, str]:
+    """Return a track's blocks, number of unreadable packets, encoding, and warning about it."""
     if codec == closed_captions.DECODER:
-        return _TrackBlocks(closed_captions.decode(_caption_pairs(packets)))
+        return closed_captions.decode(_caption_pairs(packets)), 0, "utf-8", ""
     contents = [packet.content for packet in packets]
     if codec == "mov_text":  # two bytes of length before the text, and styles after it
         contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
     marks = (b"\xfe\xff", b"\xff\xfe")  # of UTF-16, which each packet may have
-    unmarked = b"\n".join([content for content in contents if not content.startswith(marks)])
-    encoding = charset.detect(unmarked)
+    joined = b"\n".join([content for content in contents if not content.startswith(marks)])
+    encoding = charset.detect(joined)
     blocks = []
-    unreadable = 0
+    wrong = 0
     for packet, content in zip(packets, contents, strict=True):
         if content.startswith(marks):
             text = content.decode("utf-16", errors="replace")
@@ -357,14 +348,14 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> _TrackBlocks:
         if codec in ("ass", "ssa"):
             fields = text.split(",", 8)
             if len(fields) < 9:
-                unreadable += 1
+                wrong += 1
                 continue
             text = fields[8]
         end = packet.end
         if end is not None and end <= 0:
             continue
         blocks.append(Block(max(packet.start, 0.0), end, text))
-    return _TrackBlocks(blocks, unreadable, encoding, charset.doubt(unmarked, encoding))
+    return blocks, wrong, encoding, charset.doubt(joined, encoding)
 
 
 def _caption_pairs(packets: Sequence[_Packet]) -> list[tuple[float, bytes]]:
