@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hlformer_jax import files
@@ -83,20 +83,46 @@ def find(
         with os.scandir(folder):
             pass
 
-    def refused(error: OSError) -> None:
-        report(str(fault(error.filename, *explain(error))))
-
     pseudo = _pseudo_devices()
     videos: list[Path] = []
     unreadable: list[Path] = []
+    for path in _walk(folder, pseudo, report, pulse):
+        pulse()
+        try:
+            if is_video(path, pseudo):
+                videos.append(path)
+        except OSError:
+            unreadable.append(path)
+    if unreadable:
+        report(_describe_unreadable(unreadable))
+    return sorted(videos, key=os.fsencode)
+
+
+def _walk(
+    folder: Path,
+    pseudo: Mapping[int, str],
+    report: Callable[[str], None],
+    pulse: Callable[[], None],
+) -> Iterator[Path]:
+    """Yield the files of a folder and all folders below it; see `find`.
+
+    Args:
+      folder: the folder.
+      pseudo: the type of each device with a file system of the kernel.
+      report: takes a line for each folder that is left out.
+      pulse: called for every folder.
+    """
     visited: set[tuple[int, int]] = set()  # devices and inodes of folders
+
+    def refuse(error: OSError) -> None:
+        report(str(fault(error.filename, *explain(error))))
 
     def is_new(place: str) -> bool:
         """Return whether a folder must be listed; report it if it cannot be."""
         try:
             about = os.stat(place)
         except OSError as error:  # it was deleted meanwhile
-            refused(error)
+            refuse(error)
             return False
         system = pseudo.get(about.st_dev)
         if system is not None:
@@ -110,7 +136,7 @@ def find(
 
     tops = [folder]
     for top in tops:  # links are appended, so that a folder is listed by its own path first
-        for place, folders, names in os.walk(top, onerror=refused):
+        for place, folders, names in os.walk(top, onerror=refuse):
             pulse()
             if not is_new(place):
                 folders.clear()
@@ -119,16 +145,7 @@ def find(
             folders.sort(key=os.fsencode)
             subfolders = [Path(place, name) for name in folders]
             tops += [path for path in subfolders if path.is_symlink()]
-            for path in (Path(place, name) for name in names if not name.startswith(".")):
-                pulse()
-                try:
-                    if is_video(path, pseudo):
-                        videos.append(path)
-                except OSError:
-                    unreadable.append(path)
-    if unreadable:
-        report(_describe_unreadable(unreadable))
-    return sorted(videos, key=os.fsencode)
+            yield from (Path(place, name) for name in names if not name.startswith("."))
 
 
 def _describe_unreadable(paths: Sequence[Path]) -> str:
