@@ -47,7 +47,7 @@ def load(
       EncoderError: if the name is unknown, the network is missing, a file is damaged, or the
         architecture is not supported.
     """
-    encoder = _load(name_or_path, False, dtype, revision, offline, report)
+    encoder = _load(name_or_path, dtype, revision, offline, report, text_only=False)
     assert isinstance(encoder, ImageTextEncoder)
     return encoder
 
@@ -64,16 +64,16 @@ def load_text(
 
     Arguments and errors are those of `load`.
     """
-    return _load(name_or_path, True, dtype, revision, offline, report)
+    return _load(name_or_path, dtype, revision, offline, report, text_only=True)
 
 
 def _load(
     name_or_path: str | Path,
-    text_only: bool,
     dtype: str,
     revision: str | None,
     offline: bool | None,
     report: Callable[[str], None],
+    text_only: bool,
 ) -> TextEncoder:
     if dtype not in weights.DTYPES:
         raise EncoderError(f"dtype {dtype!r} is not one of {', '.join(weights.DTYPES)}")

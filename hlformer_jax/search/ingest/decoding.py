@@ -442,9 +442,8 @@ def _read_subtitles(
         if video is None:
             read = reader.tracks(path)
         elif os.path.realpath(path) != str(path):
-            return transcripts.SubtitleResult(
-                task, (), "it is now a link, which is not followed", False
-            )
+            problem = "it is now a link, which is not followed"
+            return transcripts.SubtitleResult(task, (), problem, is_final=False)
         else:
             read = reader.file(path, video)
         cues = [(cue[0], cue[1], cue[2]) for cue in read]
@@ -453,7 +452,7 @@ def _read_subtitles(
     problem = "; ".join(map(str, getattr(read, "warnings", ())))
     if video is not None and not cues:
         problem = problem or "it has no cues"
-    return transcripts.SubtitleResult(task, cues, problem, True)
+    return transcripts.SubtitleResult(task, cues, problem, is_final=True)
 
 
 def update_transcripts(
@@ -486,7 +485,7 @@ def update_transcripts(
             for event in events:
                 if isinstance(event, Failed):
                     task = cast(transcripts.SubtitleTask, event.path)
-                    event = transcripts.SubtitleResult(task, (), event.reason, True)
+                    event = transcripts.SubtitleResult(task, (), event.reason, is_final=True)
                 yield event
 
     transcripts.update(index, video.texts, read, report, retry, pulse)

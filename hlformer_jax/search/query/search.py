@@ -55,8 +55,8 @@ class Search(NamedTuple):
         }
         count = max(end, WINDOW) if any(selective.values()) else end
         rankings = {
-            name: Ranking(selective[name], True) if name in selective
-            else Ranking(self.matches[name].rank(count, scope), False)
+            name: Ranking(selective[name], is_selective=True) if name in selective
+            else Ranking(self.matches[name].rank(count, scope), is_selective=False)
             for name in self.names
         }  # fmt: skip
         if sum(bool(ranking.groups) for ranking in rankings.values()) > 1:

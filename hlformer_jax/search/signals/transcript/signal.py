@@ -106,7 +106,7 @@ class PassageMatches(NamedTuple):
         moments = [
             Moment(passage.start, passage.end, passage.start, passage.score) for passage in best
         ]
-        return Evidence(True, best[0].score, moments, best)
+        return Evidence(is_match=True, score=best[0].score, moments=moments, passages=best)
 
 
 def _varied_groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator[Group]:

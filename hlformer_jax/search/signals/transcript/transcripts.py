@@ -125,7 +125,8 @@ class Transcript:
         videos_with_default = names_by_cues.pop(tuple(default_cues))
         exceptions = files_by_video.keys() - videos_with_default
         return [(Copies(frozenset(exceptions)), default_cues)] + [
-            (Copies(frozenset(names), False), [*group]) for group, names in names_by_cues.items()
+            (Copies(frozenset(names), are_others=False), [*group])
+            for group, names in names_by_cues.items()
         ]
 
     def _cues(self, files: Iterable[CueSource]) -> list[Cue]:
@@ -443,7 +444,8 @@ class _Update:
             for name in sidecars.subtitle_names(entries, self._suffixes)
             if not video_stems.find_longest(Path(name).stem)[0]  # belongs to a video in this folder
         ]
-        self._enter(folder, subtitle_folder, sidecars.match(stems, listed, self._suffixes, True))
+        matches = sidecars.match(stems, listed, self._suffixes, in_subtitle_folder=True)
+        self._enter(folder, subtitle_folder, matches)
         for name in (name for name, is_folder in entries.items() if is_folder):
             children = self._entries(folder, subtitle_folder / name)
             names = sidecars.subtitle_names(children or (), self._suffixes)
