@@ -211,7 +211,7 @@ def fit(
         base = statistics.lorentz_mean(points, c=c)[0]
     base = jnp.asarray(base, points.dtype)
     # From here on the points have curvature −1 and are boosted so that the base is the origin.
-    relative = _seen_from(base, points, c)[..., 1:] * jnp.sqrt(c)
+    relative = _boost_to_origin(base, points, c)[..., 1:] * jnp.sqrt(c)
     x = lorentz.from_space(relative)
     key = jax.random.key(seed)
     directions = jnp.zeros((0, n), points.dtype)
@@ -238,7 +238,7 @@ def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Arr
     """
     points = as_vectors(points)
     same_length(components.base, points)
-    relative = _seen_from(components.base, points, components.c)
+    relative = _boost_to_origin(components.base, points, components.c)
     return lorentz_horospherical(relative, components.directions, components.c)
 
 
@@ -269,7 +269,7 @@ def variance(points: Float[Array, "N n1"], c: ArrayLike = 1.0) -> Float[Array, "
     return jnp.mean(jnp.square(lorentz.pairwise_distance(points, points, c)))
 
 
-def _seen_from(
+def _boost_to_origin(
     base: Float[Array, " n1"], points: Float[Array, "*batch n1"], c: Float[Array, ""]
 ) -> Float[Array, "*batch n1"]:
     """Apply the boost that takes the base point to the origin."""

@@ -305,7 +305,7 @@ def describe_unfinished(workdir: Path) -> str:
 
     A run whose newest state was removed, or cannot be read, counts as finished.
     """
-    directory, recorded = Path(workdir) / "checkpoints" / "newest", _recorded(Path(workdir))
+    directory, recorded = Path(workdir) / "checkpoints" / "newest", _read_settings(Path(workdir))
     if recorded is None or not _has_steps(directory):
         return ""
     with contextlib.closing(Series(directory)) as saved, contextlib.suppress(CheckpointError):
@@ -535,7 +535,7 @@ def claim_workdir(
       OccupiedError: if another process is training in the directory.
     """
     if not writes:
-        if (recorded := _recorded(workdir)) is not None:
+        if (recorded := _read_settings(workdir)) is not None:
             _check_same_settings(recorded, workdir, config, inputs, init, movable)
         return contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
@@ -558,7 +558,7 @@ def claim_workdir(
 
 def recorded_init(workdir: Path) -> Path | None:
     """Return the run or checkpoint whose parameters a run started from, or None."""
-    recorded = _recorded(workdir) or {}
+    recorded = _read_settings(workdir) or {}
     return Path(recorded["init"]) if "init" in recorded else None
 
 
@@ -568,7 +568,7 @@ def recorded_inputs(workdir: Path) -> Fingerprints:
     Raises:
       WorkdirError: if the record is damaged.
     """
-    return _inputs(_recorded(workdir) or {})
+    return _inputs(_read_settings(workdir) or {})
 
 
 def _inputs(recorded: Mapping[str, Any]) -> Fingerprints:
@@ -600,7 +600,7 @@ def check_workdir(
       WorkdirError: if the directory holds another run, or files that no run wrote.
     """
     files.check_replaced(workdir / "config.json")  # refuses a link
-    recorded = _recorded(workdir)
+    recorded = _read_settings(workdir)
     existing = [name for name in WRITTEN if os.path.lexists(workdir / name)]
     if existing and recorded is None:
         raise WorkdirError(
@@ -631,7 +631,7 @@ def check_finished(workdir: Path, config: ConfigDict) -> Fingerprints:
     Raises:
       WorkdirError: if settings differ; names the settings.
     """
-    recorded = _recorded(workdir)
+    recorded = _read_settings(workdir)
     if recorded is None:
         return UNKNOWN
     _check_same_settings(recorded, workdir, config, UNKNOWN, is_finished=True)
@@ -661,10 +661,10 @@ def check_evaluation(
     Raises:
       WorkdirError: if settings differ; names the settings.
     """
-    run_record = _recorded(directory)
+    run_record = _read_settings(directory)
     if run_record is None:
         files.check_replaced(directory / EVALUATION_FILE)  # refuses a link
-    recorded = run_record or _recorded(directory, EVALUATION_FILE)
+    recorded = run_record or _read_settings(directory, EVALUATION_FILE)
     if recorded is None:
         return
     if run_record is not None and directory.resolve() != checkpoint.resolve():
@@ -722,7 +722,7 @@ def record_evaluation(
       config: the configuration of the evaluation.
       inputs: the fingerprints of the data.
     """
-    if _recorded(directory) is None:
+    if _read_settings(directory) is None:
         content = _settings(config, inputs.data) | {"checkpoint": str(checkpoint)}
         content |= environment.describe()
         files.write_json(directory / EVALUATION_FILE, content | _optional_entries(inputs))
@@ -817,7 +817,7 @@ def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[s
     return ("train.patience",) if config.train.patience > before else ()
 
 
-def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
+def _read_settings(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
     """Read the recorded settings of a directory; None without a record."""
     path = workdir / file
     if not os.path.lexists(path):

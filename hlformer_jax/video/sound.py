@@ -219,7 +219,7 @@ class Sound:
         self._zero = video.start or Fraction(0)
         self._rate, self._layout = rate, layout
         self._channels = av.AudioLayout(layout).nb_channels
-        self._blocks = self._resampled()
+        self._blocks = self._resample()
         self._block: tuple[int, Waveform] | None = None
 
     @property
@@ -262,35 +262,35 @@ class Sound:
             if part.shape[1]:
                 yield part
 
-    def _resampled(self) -> Iterator[tuple[int, Waveform]]:
+    def _resample(self) -> Iterator[tuple[int, Waveform]]:
         """Yield blocks of samples, each with the position of its first sample."""
         resampler = self._resampler()
         position = 0
 
-        def placed(pieces: list[av.AudioFrame]) -> Iterator[tuple[int, Waveform]]:
+        def place(pieces: list[av.AudioFrame]) -> Iterator[tuple[int, Waveform]]:
             nonlocal position
             for piece in pieces:
-                yield position, _bounded(piece)
+                yield position, _limit_samples(piece)
                 position += piece.samples
 
-        for second, frame in self._timed():
+        for second, frame in self._time_frames():
             if second is not None:
-                yield from placed(resampler.resample(None))
+                yield from place(resampler.resample(None))
                 resampler = self._resampler()
                 position = round((second - self._first) * self._rate)
             try:
                 pieces = resampler.resample(frame)
             except ValueError:  # its sample rate or its channels changed
-                yield from placed(resampler.resample(None))
+                yield from place(resampler.resample(None))
                 resampler = self._resampler()
                 pieces = resampler.resample(frame)
-            yield from placed(pieces)
-        yield from placed(resampler.resample(None))
+            yield from place(pieces)
+        yield from place(resampler.resample(None))
 
     def _resampler(self) -> av.AudioResampler:
         return av.AudioResampler(format="fltp", layout=self._layout, rate=self._rate)
 
-    def _timed(self) -> Iterator[TimedFrame]:
+    def _time_frames(self) -> Iterator[TimedFrame]:
         """Yield the decoded frames with their seconds."""
         for frame in self._frames():
             length = Fraction(frame.samples, frame.sample_rate or self._rate)
@@ -350,7 +350,7 @@ class Sound:
                 return
 
 
-def _bounded(frame: av.AudioFrame) -> Waveform:
+def _limit_samples(frame: av.AudioFrame) -> Waveform:
     """Return samples limited to -1 and 1: damaged packets may decode to NaN or huge values."""
     samples: Waveform = np.nan_to_num(frame.to_ndarray(), nan=0.0, posinf=1.0, neginf=-1.0)
     return np.clip(samples, -1.0, 1.0)

@@ -198,8 +198,8 @@ class Embeddings:
           UnreadableError: if the files cannot be read at the moment.
         """
         end = spans[-1].first + spans[-1].rows if spans else 0
-        matrix = self._mapped(generation, FRAMES, np.float16, self._width, end)
-        times = self._mapped(generation, TIMES, np.float64, 1, end)
+        matrix = self._map_file(generation, FRAMES, np.float16, self._width, end)
+        times = self._map_file(generation, TIMES, np.float64, 1, end)
         damaged = []
         for place, span in enumerate(spans):
             key = generation, FRAMES, span
@@ -222,8 +222,8 @@ class Embeddings:
           spans: the rows of each content.
           matrix: the embeddings from which rows are quantised.
         """
-        values = self._mapped(generation, ROUNDED, np.int8, self._width, len(matrix))
-        bounds = self._mapped(generation, BOUNDS, np.float32, 2, len(matrix))
+        values = self._map_file(generation, ROUNDED, np.int8, self._width, len(matrix))
+        bounds = self._map_file(generation, BOUNDS, np.float32, 2, len(matrix))
         if len(values) < len(matrix) or len(bounds) < len(matrix):
             values, bounds = _longer(values, len(matrix)), _longer(bounds, len(matrix))
         for span in spans:
@@ -300,7 +300,7 @@ class Embeddings:
         """Return the number of bytes that a number of rows takes in all files."""
         return rows * sum(self._item_bytes.values())
 
-    def _mapped(
+    def _map_file(
         self, generation: int, suffix: str, dtype: type, width: int, end: int
     ) -> np.ndarray:
         """Map a file into memory, up to row `end` or to its last complete row before that.

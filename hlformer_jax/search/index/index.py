@@ -513,7 +513,7 @@ class Index:
         for is_last in (False, True):
             rows = self._database.decode(decode_arrays, ARRAYS, [content])
             if not rows:
-                raise self._damaged([content], "are missing")
+                raise self._damage_error([content], "are missing")
             [(generation, span, repeats, duration, warning, recorded)] = rows
             try:
                 times, vectors = self.embeddings.read(generation, span)
@@ -523,12 +523,12 @@ class Index:
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
                     problem = f"are missing: {error.filename}: {_COMPUTE_ANEW}"
-                    raise self._damaged([content], problem) from None
+                    raise self._damage_error([content], problem) from None
             except DamagedError as error:
                 advice = _COMPUTE_ANEW
                 if isinstance(error, UnreadableError):
                     advice = f"check the disk and the rights, or {advice}"
-                raise self._damaged([content], f"{error}: {advice}", type(error)) from None
+                raise self._damage_error([content], f"{error}: {advice}", type(error)) from None
         raise AssertionError
 
     def has_embeddings(self, content: str) -> bool:
@@ -589,7 +589,7 @@ class Index:
             counts = {row[1]: row[-1] for row in rows}
             missing = [content for content in contents if content not in spans]
             if missing:
-                raise self._damaged(missing, "are missing")
+                raise self._damage_error(missing, "are missing")
             generation, selected_spans = rows[0][0], [spans[content] for content in contents]
             if moved := [
                 content
@@ -598,23 +598,23 @@ class Index:
                 )
                 if after.first < before.first
             ]:  # another process has just written them again: the next query sees the result
-                raise self._damaged(moved, "are being computed anew")
+                raise self._damage_error(moved, "are being computed anew")
             try:
                 matrix, damaged = self.embeddings.rows(generation, selected_spans)
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
                     problem = f"are missing: {error.filename}: {_COMPUTE_ANEW}"
-                    raise self._damaged(contents, problem) from None
+                    raise self._damage_error(contents, problem) from None
                 continue
             if damaged:
                 path = self.embeddings.path(generation, FRAMES)
                 problem = f"in {path} are damaged: {_COMPUTE_ANEW}"
-                raise self._damaged([contents[i] for i in damaged], problem)
+                raise self._damage_error([contents[i] for i in damaged], problem)
             selected_counts = [counts[content] for content in contents]
             return _MappedRows(matrix, generation, selected_spans, selected_counts)
         raise AssertionError
 
-    def _damaged(
+    def _damage_error(
         self, contents: Iterable[str], problem: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
         """Return the error for contents whose embeddings have a problem."""

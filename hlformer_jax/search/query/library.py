@@ -153,7 +153,7 @@ class Library:
 
     def videos(self) -> list[Entry]:
         """Return all videos of the index, failed ones too, in the order of their paths."""
-        entries = list(self._listed().values())
+        entries = list(self._entries_by_id().values())
         missing = find_missing({entry.video: entry.path for entry in entries})
         return [
             entry if entry.state == "failed" else
@@ -167,7 +167,7 @@ class Library:
         Raises:
           SearchError: if the index has no such video.
         """
-        entry = self._listed().get(id)
+        entry = self._entries_by_id().get(id)
         if entry is None:
             raise SearchError(f"{self.directory} has no video with the id {id!r}")
         return entry
@@ -247,7 +247,7 @@ class Library:
     def encoder(self) -> Encoder:
         """The encoder, loaded at its first use."""
         with self._lock:
-            return self._loaded(self._index)
+            return self._load_encoder(self._index)
 
     @property
     def passage_count(self) -> int:
@@ -336,7 +336,7 @@ class Library:
         shown_positions = [x.group.position for x in candidates[query.offset :]]
         warnings = snapshot.warnings(passing, unreadable)
         warnings += _cut_texts(encoder, query, snapshot.visual.ranker.max_tokens)
-        warnings += snapshot.changed(shown_positions)
+        warnings += snapshot.describe_changed(shown_positions)
         return Results(reaching, warnings, search.match_threshold, reason)
 
     search = query
@@ -380,9 +380,9 @@ class Library:
                 " the other parts of the query",
                 field="signals", value=",".join(query.signals or ()), allowed=accepting,
             )  # fmt: skip
-        missing = [snapshot.signals[name].missing() for name in names]
-        if query.signals and all(missing):
-            raise SearchError("; ".join(missing))
+        reasons = [snapshot.signals[name].explain_empty() for name in names]
+        if query.signals and all(reasons):
+            raise SearchError("; ".join(reasons))
         # The visual signal always searches, because results show the scores of their frames.
         ranking_names = [name for name in names if name != VisualSignal.name]
         with ThreadPoolExecutor(max(len(ranking_names), 1)) as threads:
@@ -477,7 +477,7 @@ class Library:
         embedding = unit(arrays.vectors[nearest].astype(np.float32))
         return embedding, int(snapshot.content_of[position])
 
-    def _listed(self) -> dict[str, Entry]:
+    def _entries_by_id(self) -> dict[str, Entry]:
         """Return all entries by id; read them again if the index has changed."""
         with self._listing_lock:  # not `_lock`, which is held while an encoder loads
             index = self._index
@@ -494,7 +494,7 @@ class Library:
                 with contextlib.suppress(ReplacedIndexError):  # meanwhile: then load the new one
                     if self._encoder is None and not index.contents():
                         raise empty_error(index)
-                    encoder, state = self._loaded(index), index.state
+                    encoder, state = self._load_encoder(index), index.state
                     snapshot = self._snapshot
                     if snapshot is None or (snapshot.index, snapshot.state) != (index, state):
                         take = functools.partial(self._take_snapshot, state, index, encoder)
@@ -544,7 +544,7 @@ class Library:
 
         return trained.Trained(checkpoint, index, records)
 
-    def _loaded(self, index: Index) -> Encoder:
+    def _load_encoder(self, index: Index) -> Encoder:
         """Return the encoder of the index; load it if another one is loaded, or none."""
         if self._encoder is None or self._facts != index.encoder:
             self._encoder = None

@@ -116,7 +116,7 @@ class Snapshot:
             f" ({_example(videos)}): {advice}"
         ]
 
-    def changed(self, positions: Sequence[int]) -> list[str]:
+    def describe_changed(self, positions: Sequence[int]) -> list[str]:
         """Return a line on videos whose files have another size or time than when indexed."""
         changed = []
         for entry in (self.videos[position] for position in positions):

@@ -33,9 +33,8 @@ from hlformer_jax.search.serve.files import (
     MAX_CUT_SECONDS,
     OpenFileResponse,
     TemporaryFileResponse,
-    indexed,
+    find_indexed,
     open_video,
-    reading,
 )
 from hlformer_jax.search.serve.guard import Answer, ParameterError
 from hlformer_jax.search.serve.refusals import Refusal
@@ -211,7 +210,7 @@ def _query_router(library: Library, searches: BoundedExecutor) -> APIRouter:
         except QueryError as error:
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
         if frame is not None:
-            await run_in_threadpool(indexed, library, frame[0])
+            await run_in_threadpool(find_indexed, library, frame[0])
         started = time.perf_counter()
 
         def search() -> dict[str, Any]:
@@ -262,13 +261,13 @@ def _index_router(library: Library, permission: jobs.Permission) -> APIRouter:
     @router.post("/api/tag/{id}", responses=schemas.responses(schemas.Tags))
     def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
         """Add tags to a video and remove others. `favourite` is the star of the page."""
-        tags = library.tag(indexed(library, id).id, add, drop)
+        tags = library.tag(find_indexed(library, id).id, add, drop)
         return Answer({"tags": list(tags)})
 
     @router.get("/api/transcript/{id}", responses=schemas.responses(schemas.Transcript))
     def transcript(id: str) -> Response:
         """The transcript of a video."""
-        cues = library.transcript(indexed(library, id).id)
+        cues = library.transcript(find_indexed(library, id).id)
         names = ("start", "end", "text")
         return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
 
@@ -293,7 +292,7 @@ def _video_router(
     def playable_video(id: str) -> Response:
         """A video, and how a browser plays its file."""
         file = open_video(library, id)
-        return Answer(schemas.playable(file.entry, reading(file, video.playback)))
+        return Answer(schemas.playable(file.entry, file.apply(video.playback)))
 
     @router.head("/video/{id}", include_in_schema=False)
     @router.get("/video/{id}")
@@ -315,7 +314,7 @@ def _video_router(
         if picture is None:
             picture = await thumbnails.run(
                 request,
-                lambda: reading(file, lambda path: video.thumbnail(path, round(t, 3), width)),
+                lambda: file.apply(lambda path: video.thumbnail(path, round(t, 3), width)),
             )
             cache[key] = picture
             if len(cache) > MAX_THUMBNAILS:
@@ -350,7 +349,7 @@ def _video_router(
             check()
 
         try:
-            await cuts.run(request, lambda: reading(file, write))
+            await cuts.run(request, lambda: file.apply(write))
         except BaseException:  # also if the server ends
             stopped.set()
             out.unlink(missing_ok=True)

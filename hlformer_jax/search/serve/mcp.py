@@ -31,7 +31,7 @@ from hlformer_jax.search.index.directory import find_enclosing_index
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import schemas
-from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
+from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video
 from hlformer_jax.search.serve.redaction import summarise, without_paths
 from hlformer_jax.search.times import MAX_SECONDS, SECONDS_AFTER_END
 from hlformer_jax.text import legible, suggestion
@@ -189,7 +189,7 @@ class _Tools:
             _check_times(time=time)
             file = open_video(self._library, id)
             _check_end("time", time, file.entry.duration)
-            picture = reading(file, lambda path: video.thumbnail(path, time, FRAME_WIDTH))
+            picture = file.apply(lambda path: video.thumbnail(path, time, FRAME_WIDTH))
             return self._image(data=picture, format="jpeg")
 
     def cut(self, id: str, start: float, end: float, margin: float = 0.0) -> str:
@@ -210,9 +210,7 @@ class _Tools:
             out = self._clips / clip_name(name, max(start - margin, 0), end + margin)
             if os.path.lexists(out):
                 raise SearchError(f"the clip {out.name!r} exists: use it, or cut at other times")
-            reading(
-                file, lambda path: video.cut(path, start, end, out, margin, pulse=check_cancelled)
-            )
+            file.apply(lambda path: video.cut(path, start, end, out, margin, pulse=check_cancelled))
             return out.name
 
 

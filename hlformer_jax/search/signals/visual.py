@@ -114,7 +114,7 @@ class VisualSignal:
         """Return True: frames can be searched for any query."""
         return True
 
-    def missing(self) -> str:
+    def explain_empty(self) -> str:
         """Return "": a library refuses an index without frames before it searches."""
         return ""
 

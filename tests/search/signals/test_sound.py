@@ -70,7 +70,7 @@ class Sound:
     def accepts(self, query):
         return query.single_text is not None
 
-    def missing(self):
+    def explain_empty(self):
         return "" if self.embeddings else "no sound was encoded"
 
     def search(self, query):

@@ -44,7 +44,7 @@ class TranscriptSignal:
         """Return whether the query is a single text and nothing else; see `Signal`."""
         return query.single_text is not None
 
-    def missing(self) -> str:
+    def explain_empty(self) -> str:
         """Return why there are no passages to search; "" if there are some; see `Signal`."""
         if self.passages.count:
             return ""
