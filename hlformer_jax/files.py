@@ -340,9 +340,8 @@ def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
             yield draft
             with draft.open("rb") as file:
                 os.fsync(file.fileno())
-            with (
-                _register_draft(path, draft) if Replace.OWN in replace else contextlib.nullcontext()
-            ):
+            is_listed = Replace.OWN in replace
+            with _register_draft(path, draft) if is_listed else contextlib.nullcontext():
                 check_replaced(path, replace)
                 draft.replace(path)
     finally:
