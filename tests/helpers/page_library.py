@@ -195,16 +195,16 @@ class Library(search.Library):
         times = np.arange(len(colours), dtype=np.float64)
         waves = 0.08 * np.sin(1.7 * times + len(colours))
         scores = 0.12 + waves + 0.7 * np.array([colour in sentence for colour in colours])
-        found, end = [], 0
+        moments, end = [], 0
         for match, run in itertools.groupby(colour in sentence for colour in colours):
             start, end = end, end + len(list(run))
             peak = start + int(np.argmax(scores[start:end]))
-            found += [search.Moment(start, end, peak, scores[peak])] if match else []
+            moments += [search.Moment(start, end, peak, scores[peak])] if match else []
         best = int(np.argmax(scores))
-        found = sorted(found, key=lambda one: -one.score)
+        moments = sorted(moments, key=lambda moment: -moment.score)
         return search.Result(
             *(entry.id, entry.video, entry.folder, entry.path, float(scores.max()), "cosine"),
-            found[:count] or [search.Moment(best, best + 1, best, scores[best])],
+            moments[:count] or [search.Moment(best, best + 1, best, scores[best])],
             *(times, scores.astype(np.float32), entry.duration, entry.date, entry.date_of),
             tags=entry.tags,
         )
