@@ -37,8 +37,8 @@ from hlformer_jax.search.query.results import Result, Results
 from hlformer_jax.search.query.search import Candidate, Search
 from hlformer_jax.search.query.snapshot import Snapshot, empty_error
 from hlformer_jax.search.signals import SIGNALS, postgres, rankers
-from hlformer_jax.search.signals.composition import Single
-from hlformer_jax.search.signals.postgres import Store, Stored, Uploaded
+from hlformer_jax.search.signals.composition import SingleQuery
+from hlformer_jax.search.signals.postgres import Store, StoreRanker, UploadCounts
 from hlformer_jax.search.signals.protocol import (
     DEFAULT_WITHIN,
     Archive,
@@ -213,7 +213,9 @@ class Library:
         """Return the summary of the index (`Index.summary`) and the name of the ranker."""
         return self.open_index().summary() | {"ranker": self.ranker_name}
 
-    def upload(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Uploaded:
+    def upload(
+        self, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> UploadCounts:
         """Bring the store up to date with the index.
 
         Args:
@@ -232,7 +234,7 @@ class Library:
             raise QueryError("the library has no store to upload to: pass {store}", field="store")
         to, index = self._store, self.open_index()
 
-        def upload_whole(damaged: dict[str, str]) -> Uploaded:
+        def upload_whole(damaged: dict[str, str]) -> UploadCounts:
             records = index.records()
             readable = [record for content, record in records.items() if content not in damaged]
             ranker = self._ranker(index, readable if self._checkpoint else None)
@@ -277,7 +279,7 @@ class Library:
             vector = ranker.encode(encoder, text)
             scores = ranker.scores(vector)[snapshot.content_of]
             probability = learned_probability(ranker, encoder)
-            matches = VisualMatches(snapshot.visual, Single(ranker, vector), probability)
+            matches = VisualMatches(snapshot.visual, SingleQuery(ranker, vector), probability)
             group = Group(position, float(scores[position]))
             search = Search((VisualSignal.name,), matches, {VisualSignal.name: matches})
             result = search.result(Candidate(group, {VisualSignal.name: group}), scope, 1)
@@ -529,7 +531,7 @@ class Library:
         if self._store is None:
             ranker: Ranker = self._ranker(index, records, encoder)
         else:
-            ranker = Stored(self._store, self._ranker(index, None), index, list(numbers))
+            ranker = StoreRanker(self._store, self._ranker(index, None), index, list(numbers))
         archive = Archive(index, records, encoder, ranker, self._label)
         signals = {name: signal(archive) for name, signal in SIGNALS.items()}
         return Snapshot(state, index, entries, records, content_of, signals, damaged, offline)
@@ -539,10 +541,10 @@ class Library:
     ) -> RowRanker:
         checkpoint = self._checkpoint
         if checkpoint is None:
-            return rankers.Untrained(self._name, index, records, encoder, self._normalise)
+            return rankers.UntrainedRanker(self._name, index, records, encoder, self._normalise)
         from hlformer_jax.search.signals import trained
 
-        return trained.Trained(checkpoint, index, records)
+        return trained.TrainedRanker(checkpoint, index, records)
 
     def _load_encoder(self, index: Index) -> Encoder:
         """Return the encoder of the index; load it if another one is loaded, or none."""

@@ -10,7 +10,7 @@ from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Entry, Index, Record, Stamp, find_missing, split_name
 from hlformer_jax.search.index.disk import find_disk_problem
-from hlformer_jax.search.signals.postgres import Stored
+from hlformer_jax.search.signals.postgres import StoreRanker
 from hlformer_jax.search.signals.protocol import Scope, Signal
 from hlformer_jax.search.signals.visual import VisualSignal
 from hlformer_jax.text import legible
@@ -97,7 +97,7 @@ class Snapshot:
             )
         if damaged := {**self.damaged, **unreadable_contents}:
             lines.append(str(DamagedError.from_contents(damaged)))
-        if isinstance(self.visual.ranker, Stored):
+        if isinstance(self.visual.ranker, StoreRanker):
             absent = self.visual.ranker.absent()
             videos = [
                 video.video for i, video in enumerate(self.videos)

@@ -239,7 +239,7 @@ LABELS = tuple(label(name, normalise) for normalise in (False, True) for name in
 """The labels of all rankers without training."""
 
 
-class Untrained:
+class UntrainedRanker:
     """A ranker without training over the contents of an index."""
 
     def __init__(

@@ -203,7 +203,7 @@ def encode_query(run: LoadedRun, tokens: Float[np.ndarray, "W E"]) -> Float[np.n
     return evaluation.encode_words(run.family.model, run.params, [tokens], run.config)[0]
 
 
-class Trained:
+class TrainedRanker:
     """A trained model as a ranker over the contents of an index; see `rankers.Ranker`."""
 
     calibrated = False
