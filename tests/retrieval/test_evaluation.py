@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from hlformer_jax.config import default
-from hlformer_jax.data.annotations import Span
+from hlformer_jax.data.annotations.spans import Span
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.split import Example, SimulatedVideos, Split
 from hlformer_jax.models import VideoEncoding

@@ -21,8 +21,8 @@ from hlformer_jax import files, terminal, training
 from hlformer_jax.config import load
 from hlformer_jax.retrieval.ranking import ScoreError
 from hlformer_jax.training import checkpoints, loaded_run, loop
-from hlformer_jax.training.checkpoints import WorkdirError
 from hlformer_jax.training.loaded_run import evaluate_checkpoint
+from hlformer_jax.training.run_directory import WorkdirError
 
 
 def _quiet(line):

@@ -18,7 +18,7 @@ from hlformer_jax.config import FIELDS, ConfigError
 from hlformer_jax.data.feed import Chunk
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices
-from hlformer_jax.training import checkpoints, loop
+from hlformer_jax.training import checkpoints, loop, run_directory
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.loop import MetricsLogger, NonFiniteLossError
@@ -208,9 +208,9 @@ def test_finished_run_reports_again_without_changes(finished, capsys):
 
 @pytest.mark.slow  # it takes seconds
 def test_directory_is_claimed_while_its_run_lasts(tmp_path, monkeypatch):
-    with files.lock(tmp_path), pytest.raises(checkpoints.OccupiedError):
+    with files.lock(tmp_path), pytest.raises(run_directory.OccupiedError):
         runs.train(runs.tree(), tmp_path)
-    with runs.start(runs.tree(), tmp_path), pytest.raises(checkpoints.OccupiedError):
+    with runs.start(runs.tree(), tmp_path), pytest.raises(run_directory.OccupiedError):
         runs.train(runs.tree(), tmp_path)
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         patch.setattr(loop, "compile_steps", _fail)

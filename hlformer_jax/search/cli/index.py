@@ -265,7 +265,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
             f" {root}: give an indexed folder, another --index, or --move-root if the folder"
             f" has moved; to add {root}, run {add_command}"
         )
-    missing = [name for name in roots if index.is_missing(name)]
+    missing = [name for name in roots if roots.is_missing(name)]
     if len(missing) != 1:
         listed = " and ".join(str(roots[name]) for name in (missing or roots))
         state = "missing: mount the others" if missing else "available: move or unmount one of them"
@@ -274,7 +274,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
             f" {listed} are {state} first; to add a folder, run {add_command}"
         )
     name = missing[0] if len(roots) > 1 else ""
-    index.check_root(root, instead_of=name)
+    roots.check_apart(root, instead_of=name)
     terminal.warn(f"{roots[name]} is now {root}")
     return name
 

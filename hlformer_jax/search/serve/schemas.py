@@ -129,14 +129,15 @@ def _newest(videos: Sequence[Entry], query: Query) -> list[Entry]:
 
 def roots(index: Index) -> dict[str, Any]:
     """Return the folders of an index with their paths (`Roots`), for people who may change it."""
-    counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
+    roots = index.roots
+    counts = {name: {"videos": 0, "failed": 0} for name in roots}
     for video, record in index.videos.items():
         if count := counts.get(split_name(video)[0]):
             count["videos" if record.indexed else "failed"] += 1
     return {
         "roots": [
-            {"name": name, "path": str(root), "available": index.is_available(name)} | counts[name]
-            for name, root in index.roots.items()
+            {"name": name, "path": str(root), "available": roots.is_available(name)} | counts[name]
+            for name, root in roots.items()
         ]
     }
 
