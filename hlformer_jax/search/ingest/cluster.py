@@ -23,7 +23,7 @@ from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import decoding
-from hlformer_jax.search.ingest.decoding import Event, EventSource, Failed, Frames, Job, Opened
+from hlformer_jax.search.ingest.decoding import Event, EventSource, Failed, Frames, Opened, VideoJob
 from hlformer_jax.text import without_passwords
 
 VIDEOS_AT_ONCE = 4
@@ -62,7 +62,7 @@ def source(
     ray = optional("ray", "ray")
     check = functools.partial(index.encoder.check, directory=index.directory)
 
-    def events(paths: Sequence[Path], job: Job) -> Generator[Event, None, None]:
+    def events(paths: Sequence[Path], job: VideoJob) -> Generator[Event, None, None]:
         with _connected(ray, address):
             share = _share(ray.nodes())
             actors = min(share.actors, len(paths))
@@ -102,7 +102,7 @@ class _Extractor:
     """An actor, which processes its videos as a run without Ray does."""
 
     def __init__(
-        self, load: Callable[[], Any], check: Callable[[Any], None], job: Job, workers: int
+        self, load: Callable[[], Any], check: Callable[[Any], None], job: VideoJob, workers: int
     ) -> None:
         self._job, self._workers, self._refusal = job, workers, ""
         try:

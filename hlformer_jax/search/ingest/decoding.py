@@ -61,7 +61,7 @@ class VideoFunctions(NamedTuple):
     texts: transcripts.SubtitleReader | None = None  # None: no subtitles are read
 
 
-class Job(NamedTuple):
+class VideoJob(NamedTuple):
     """The settings with which videos are decoded."""
 
     video: VideoFunctions
@@ -84,7 +84,7 @@ class Job(NamedTuple):
         return _events(path, self)
 
 
-class Reading(NamedTuple):
+class SubtitleJob(NamedTuple):
     """The settings with which subtitles are read."""
 
     reader: transcripts.SubtitleReader
@@ -173,7 +173,7 @@ class Failed(NamedTuple):
 
 Event = Opened | Frames | EncodedFrames | Done | Failed
 
-EventSource = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
+EventSource = Callable[[Sequence[Path], VideoJob], Generator[Event, None, None]]
 """Function that yields the events of videos, as `decode` does.
 
 If it also encodes the frames, it yields `EncodedFrames` instead of `Frames`.
@@ -182,14 +182,14 @@ If it also encodes the frames, it yields `EncodedFrames` instead of `Frames`.
 
 def decode(
     paths: Sequence[Any],
-    job: Job | Reading,
+    job: VideoJob | SubtitleJob,
     workers: int,
     pulse: Callable[[], None] = lambda: None,
 ) -> Generator[Any, None, None]:
     """Decode videos, or read subtitles, in processes.
 
     Args:
-      paths: videos for a `Job`, tasks for a `Reading`.
+      paths: videos for a `VideoJob`, tasks for a `SubtitleJob`.
       job: the settings.
       workers: number of processes; 0 decodes in this process.
       pulse: called at least every second, or with `workers` 0 at every event.
@@ -248,7 +248,7 @@ def decode(
 class _Worker:
     """A process that decodes one video after another."""
 
-    def __init__(self, job: Job | Reading) -> None:
+    def __init__(self, job: VideoJob | SubtitleJob) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, worker_pipe = context.Pipe()
         self.path: Any = None  # the video or the task in progress
@@ -320,7 +320,7 @@ class _Worker:
         self._process.close()
 
 
-def _work(pipe: connection.Connection, job: Job | Reading) -> None:
+def _work(pipe: connection.Connection, job: VideoJob | SubtitleJob) -> None:
     """Decode the videos whose paths are received from a pipe, until the pipe is closed."""
     with contextlib.suppress(EOFError, OSError):  # raised when the main process has ended
         pipe.send(None)
@@ -329,7 +329,7 @@ def _work(pipe: connection.Connection, job: Job | Reading) -> None:
                 pipe.send(event)
 
 
-def _events(path: Path, job: Job) -> Iterator[Event]:
+def _events(path: Path, job: VideoJob) -> Iterator[Event]:
     """Yield the events of a video, within its time limit."""
     spent, limit, reading = 0.0, job.limit(), _read(path, job)
     while True:
@@ -352,7 +352,7 @@ def _too_slow(limit: float) -> str:
     return f"decoding takes more than {limit:g} s: convert the video, or raise the timeout"
 
 
-def _read(path: Path, job: Job) -> Generator[Event, None, None]:
+def _read(path: Path, job: VideoJob) -> Generator[Event, None, None]:
     try:
         info = job.video.probe(path)
         yield Opened(path, float(info.duration), getattr(info, "recorded", 0.0))
@@ -477,11 +477,11 @@ def update_transcripts(
     """
     if video.texts is None:
         return
-    reading = Reading(video.texts, timeout)
+    job = SubtitleJob(video.texts, timeout)
 
     def read(tasks: Sequence[transcripts.SubtitleTask]) -> Iterator[transcripts.SubtitleResult]:
         count = min(workers, math.ceil(len(tasks) / TASKS_OF_A_PROCESS))
-        with contextlib.closing(decode(tasks, reading, count, pulse)) as events:
+        with contextlib.closing(decode(tasks, job, count, pulse)) as events:
             for event in events:
                 if isinstance(event, Failed):
                     task = cast(transcripts.SubtitleTask, event.path)

@@ -41,9 +41,9 @@ from hlformer_jax.search.ingest.decoding import (
     EventSource,
     Failed,
     Frames,
-    Job,
     Opened,
     VideoFunctions,
+    VideoJob,
     decode,
     encode,
     update_transcripts,
@@ -185,7 +185,7 @@ def index_folder(
         most 8.
       retry: whether to try unchanged files again that failed before.
       timeout: time limit for decoding one video, in seconds; None: a limit that depends on its
-        length (`Job.limit`).
+        length (`VideoJob.limit`).
       only: files to index; folders are not scanned. None: all files of all folders of the index.
       further: folders to add to the index as roots (see `resolve_additions`).
       restore: whether to index files of `only` again that a user has removed from the index.
@@ -640,7 +640,7 @@ class _Run:
         encoder = self.encoder
         size, fps = OVERSIZE * encoder.image_size, self.index.fps
         every_frame = self.index.every_frame
-        job = Job(self.video, fps, size, encoder.preprocess, self.timeout, every_frame)
+        job = VideoJob(self.video, fps, size, encoder.preprocess, self.timeout, every_frame)
         locate = self.index.roots.path
         contents = {locate(files[0].name): content for content, files in tasks.items()}
         encoded_by_path: dict[Path, _Encoded] = {}

@@ -20,7 +20,15 @@ from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.roots import Roots
 from hlformer_jax.search.ingest import decoding, extract
-from hlformer_jax.search.ingest.decoding import CHUNK, Done, Failed, Frames, Job, Opened, decode
+from hlformer_jax.search.ingest.decoding import (
+    CHUNK,
+    Done,
+    Failed,
+    Frames,
+    Opened,
+    VideoJob,
+    decode,
+)
 from hlformer_jax.search.ingest.extract import Progress, Report
 from hlformer_jax.video import VideoError
 
@@ -535,7 +543,7 @@ def test_ctrl_c_keeps_what_is_complete_and_ends_the_processes(tmp_path):
 
 def events(path, sample=archive.sample):
     """The events of one video, decoded in this process."""
-    job = Job(archive.VIDEO._replace(sample=sample), 1.0, 4, archive.preprocess)
+    job = VideoJob(archive.VIDEO._replace(sample=sample), 1.0, 4, archive.preprocess)
     return list(decode([path], job, 0))
 
 
@@ -593,7 +601,7 @@ def test_time_limit_fails_only_its_video(tmp_path):
     paths = [archive.film(tmp_path / f"{i}.film", ["red"] * 5) for i in range(4)]
     paths.insert(1, archive.film(tmp_path / "hanging.film", ["red"]))
     slow = archive.film(tmp_path / "slow.film", ["red"] * 3 * CHUNK)
-    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess, timeout=0.3)
+    job = VideoJob(archive.VIDEO, 1.0, 4, archive.preprocess, timeout=0.3)
     ended = [one for one in decode([*paths, slow], job, 2) if isinstance(one, Done | Failed)]
     late = {one.path: one.reason for one in ended if isinstance(one, Failed)}
     assert len(ended) == 6 and set(late) == {paths[1], slow}
@@ -604,7 +612,7 @@ def test_time_limit_fails_only_its_video(tmp_path):
 
 
 def test_time_limit_grows_with_the_length_up_to_a_bound():
-    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess)
+    job = VideoJob(archive.VIDEO, 1.0, 4, archive.preprocess)
     assert 60 <= job.limit() < job.limit(60) < job.limit(3600) < job.limit(1e12) < 1e7
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest.decoding import CHUNK, MAX_FRAMES_OF_BATCH, Frames, Job, decode
+from hlformer_jax.search.ingest.decoding import CHUNK, MAX_FRAMES_OF_BATCH, Frames, VideoJob, decode
 from hlformer_jax.search.ingest.stills import (
     BLOCK_PIXELS,
     MAX_STILL_DIFFERENCE,
@@ -15,7 +15,7 @@ from hlformer_jax.search.ingest.stills import (
 
 
 def batches(path, every_frame=False):
-    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess, every_frame=every_frame)
+    job = VideoJob(archive.VIDEO, 1.0, 4, archive.preprocess, every_frame=every_frame)
     return [event for event in decode([path], job, 0) if isinstance(event, Frames)]
 
 

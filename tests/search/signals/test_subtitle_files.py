@@ -248,11 +248,11 @@ def test_links_are_followed_only_below_the_root(tmp_path, root):
 
 def test_a_file_that_becomes_a_link_is_not_read(tmp_path, root):
     task = transcripts.SubtitleTask(write(root / "a.srt"), root / "a.film")
-    [read] = decoding.Reading(VIDEO.texts).events(task)
+    [read] = decoding.SubtitleJob(VIDEO.texts).events(task)
     assert read.cues and not read.problem
     task.path.unlink()
     task.path.symlink_to(write(tmp_path / "secret.srt", "secret"))
-    [read] = decoding.Reading(VIDEO.texts).events(task)
+    [read] = decoding.SubtitleJob(VIDEO.texts).events(task)
     assert read.cues == () and "now a link" in read.problem and not read.is_final
 
 
