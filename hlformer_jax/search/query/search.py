@@ -1,7 +1,6 @@
 """The search for one query by all signals: ranked candidates, their scores and results."""
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -101,8 +100,7 @@ class Search(NamedTuple):
     def results(self, candidates: Sequence[Candidate], scope: Scope, moments: int) -> list[Result]:
         """Make the results of candidates; threads read and check the embeddings of the videos."""
         with ThreadPoolExecutor() as threads:
-            make_result = functools.partial(self.result, scope=scope, moments=moments)
-            return list(threads.map(make_result, candidates))
+            return list(threads.map(lambda x: self.result(x, scope, moments), candidates))
 
     def result(self, candidate: Candidate, scope: Scope, moments: int) -> Result:
         """Make the result of a candidate from the evidence of all signals.

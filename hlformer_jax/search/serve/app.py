@@ -160,7 +160,7 @@ def build_app(
         server.get(address, include_in_schema=False)(_static(name, media_type))
     server.include_router(_query_router(library, searches))
     server.include_router(_index_router(library, permission))
-    server.include_router(_video_router(library, thumbnails, cuts, Path(clips.name)))
+    server.include_router(_video_router(library, thumbnails, cuts, clips))
     server.include_router(jobs.build_router(library, running, permission))
     return server
 
@@ -275,7 +275,10 @@ def _index_router(library: Library, permission: jobs.Permission) -> APIRouter:
 
 
 def _video_router(
-    library: Library, thumbnails: BoundedExecutor, cuts: BoundedExecutor, folder: Path
+    library: Library,
+    thumbnails: BoundedExecutor,
+    cuts: BoundedExecutor,
+    clips: "tempfile.TemporaryDirectory[str]",
 ) -> APIRouter:
     """Return the addresses that open the files of videos.
 
@@ -283,7 +286,7 @@ def _video_router(
       library: the archive.
       thumbnails: threads that make thumbnails.
       cuts: threads that cut clips.
-      folder: folder for clips.
+      clips: folder for clips.
     """
     router = APIRouter()
     cache: dict[tuple[str, float, float, int], bytes] = {}
@@ -336,7 +339,7 @@ def _video_router(
             raise ParameterError(f"end: {end:g} s is not after start, {start:g} s")
         if end > start + MAX_CUT_SECONDS:
             raise ParameterError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
-        out = Path(folder, f"{secrets.token_hex(8)}.mp4")
+        out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
         stopped = threading.Event()
 
         def check() -> None:

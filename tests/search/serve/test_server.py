@@ -204,7 +204,7 @@ def test_paths_in_requests_open_no_file(client, path):
 
 
 def test_thumbnail_shows_its_second_and_is_cached(client, library, monkeypatch):
-    made, draw = [], server.video.thumbnail
+    made, draw = [], app.video.thumbnail
     count = lambda path, at, width: made.append(at) or draw(path, at, width)
     monkeypatch.setattr(app.video, "thumbnail", count)
     address = f"/thumbnail/{library.id('garden')}?t=8.5&width=64"
@@ -219,7 +219,7 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
     clips, clip = tmp_path / "clips", tmp_path / "clip.mp4"
     clips.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(clips))
-    cut, half = server.video.cut, []
+    cut, half = app.video.cut, []
 
     def fail(path, start, end, out, margin, pulse):
         cut(path, start, end, out, margin, pulse=pulse)
@@ -233,7 +233,7 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
         failed = httpx.get(f"{address}?start=3&end=4")
         left = [file for folder in clips.iterdir() for file in folder.iterdir()]
     clip.write_bytes(answer.content)
-    assert server.video.probe(clip).duration == pytest.approx(7.5, abs=0.05)
+    assert app.video.probe(clip).duration == pytest.approx(7.5, abs=0.05)
     disposition = answer.headers["content-disposition"]
     assert disposition.startswith("attachment; filename*=utf-8''K%C3%BCche%20")
     assert disposition.endswith("%200m06s-0m09s.mp4")
