@@ -329,7 +329,7 @@ class _SidecarFile(NamedTuple):
     stamp: list[int]
 
 
-def _within(source: CueSource, duration: float) -> CueSource:
+def _without_late_cues(source: CueSource, duration: float) -> CueSource:
     """Return a source without the cues that begin after the end of the video.
 
     Nothing can play or cut them; the source's problem counts them. A cue that begins in the video
@@ -400,13 +400,13 @@ class _Update:
             if plan.sources:
                 pending |= dict.fromkeys(plan.sources, plan)
             else:
-                self._keep(plan)
+                self._queue(plan)
         for subtitles in self.read(list(pending)) if pending else ():
             self.pulse()
             plan = pending[subtitles.task]
-            self._take(plan.sources.pop(subtitles.task), subtitles)
+            self._store_result(plan.sources.pop(subtitles.task), subtitles)
             if not plan.sources:
-                self._keep(plan)
+                self._queue(plan)
                 self._save()  # at once: reading a file takes longer than a transaction
 
     def _list_folders(self, videos_by_content: Mapping[str, Sequence[Path]]) -> None:
@@ -419,25 +419,25 @@ class _Update:
                 folders[path.parent].add(path.name)
         for folder, names in sorted(folders.items()):
             self.pulse()
-            self._list(folder, names)
+            self._list_folder(folder, names)
 
-    def _list(self, folder: Path, video_names: Iterable[str]) -> None:
-        if (entries := self._entries(folder, folder)) is None:
+    def _list_folder(self, folder: Path, video_names: Iterable[str]) -> None:
+        if (entries := self._list_entries(folder, folder)) is None:
             self._unlisted.add(folder)
             return
         names = list(entries)
         stems = sidecars.VideoNames({*video_names, *filter(self._is_video, names)})
         listed = sidecars.subtitle_names(names, self._suffixes)
-        self._enter(folder, folder, sidecars.match(stems, listed, self._suffixes))
+        self._record_matches(folder, folder, sidecars.match(stems, listed, self._suffixes))
         for name in names:
             if caseless(name) in sidecars.FOLDERS:
-                self._list_subtitles(folder, folder / name, stems)
+                self._list_subtitle_folder(folder, folder / name, stems)
 
-    def _list_subtitles(
+    def _list_subtitle_folder(
         self, folder: Path, subtitle_folder: Path, stems: sidecars.VideoNames
     ) -> None:
         """Find the subtitle files in a folder of subtitles, and in its folders of single videos."""
-        if (entries := self._entries(folder, subtitle_folder)) is None:
+        if (entries := self._list_entries(folder, subtitle_folder)) is None:
             return
         video_stems = sidecars.VideoNames(filter(self._is_video, entries))
         listed = [
@@ -446,17 +446,22 @@ class _Update:
             if not video_stems.find_longest(Path(name).stem)[0]  # belongs to a video in this folder
         ]
         matches = sidecars.match(stems, listed, self._suffixes, in_subtitle_folder=True)
-        self._enter(folder, subtitle_folder, matches)
+        self._record_matches(folder, subtitle_folder, matches)
         for name in (name for name, is_folder in entries.items() if is_folder):
-            children = self._entries(folder, subtitle_folder / name)
+            children = self._list_entries(folder, subtitle_folder / name)
             names = sidecars.subtitle_names(children or (), self._suffixes)
             owners = stems.find_exact(name)
-            self._enter(
+            self._record_matches(
                 folder, subtitle_folder / name, sidecars.match_all(owners, names, self._suffixes)
             )
 
-    def _entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
-        """Return each name in a folder, with whether it is a folder; None if unreadable."""
+    def _list_entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
+        """Return each name in `place`, with whether it is a folder; None if unreadable.
+
+        Args:
+          folder: the folder of the videos.
+          place: this folder, or a folder of subtitles in it.
+        """
         is_folder: dict[str, bool] = {}
         try:
             with os.scandir(place) as entries:
@@ -476,17 +481,17 @@ class _Update:
     def _is_video(self, name: str) -> bool:
         return os.path.splitext(name)[1].lower() in self._video_suffixes
 
-    def _enter(self, folder: Path, place: Path, matches: sidecars.SidecarMatches) -> None:
+    def _record_matches(self, folder: Path, place: Path, matches: sidecars.SidecarMatches) -> None:
         """Record the subtitle files in `place` that belong to videos in `folder`."""
         for video, names in matches.of_video.items():
             for name in names:
-                if (file := self._check(place / name, folder / video)) is not None:
+                if (file := self._find_file(place / name, folder / video)) is not None:
                     self._sidecars.setdefault(folder / video, []).append(file)
         for name, reason in matches.left_out.items():
             video_name = matches.nearest_video.get(name)
             self._add_problem(place / name, reason, folder / video_name if video_name else None)
 
-    def _check(self, path: Path, video: Path) -> _SidecarFile | None:
+    def _find_file(self, path: Path, video: Path) -> _SidecarFile | None:
         """Return a subtitle file; None if it is missing, not regular, or not below a root."""
         try:
             if path.parent not in self._real:
@@ -562,7 +567,7 @@ class _Update:
                 folders.add(path.parent)
         return folders
 
-    def _take(self, source: CueSource, subtitles: SubtitleResult) -> None:
+    def _store_result(self, source: CueSource, subtitles: SubtitleResult) -> None:
         """Store the result of a task in its source."""
         source.problem = subtitles.problem
         if subtitles.is_final:
@@ -572,12 +577,12 @@ class _Update:
         else:  # keep the old cues, and read it again in the next run
             source.stamp = []
 
-    def _keep(self, plan: _PendingTranscript) -> None:
+    def _queue(self, plan: _PendingTranscript) -> None:
         """Queue a transcript to be written if it has changed; add the problems of its sources."""
         transcript, content = plan.transcript, plan.content
         duration = self._durations[content]
-        transcript.tracks = _within(transcript.tracks, duration)
-        transcript.files = [_within(file, duration) for file in transcript.files]
+        transcript.tracks = _without_late_cues(transcript.tracks, duration)
+        transcript.files = [_without_late_cues(file, duration) for file in transcript.files]
         if transcript != plan.before:
             self._changed.append((content, transcript))
             if len(self._changed) >= TRANSCRIPTS_AT_ONCE:
