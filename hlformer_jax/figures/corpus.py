@@ -38,7 +38,7 @@ from hlformer_jax.training import run_directory
 from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 
-CAPTIONS = 256
+CAPTIONS_AT_ONCE = 256
 """Number of captions that are encoded together."""
 
 MIN_FRAMES = 6
@@ -276,7 +276,7 @@ class RunEncoder:
         params = self._run.params if params is None else params
         words = [list(split[index].words) for index in indices]
         sentences = [sentence for captions in words for sentence in captions]
-        size = min(CAPTIONS, len(sentences))
+        size = min(CAPTIONS_AT_ONCE, len(sentences))
         encodings = []
         for start in range(0, len(sentences), size):
             batch_words = sentences[start : start + size]

@@ -24,7 +24,7 @@ from hlformer_jax.models.hlformer import lift
 from hlformer_jax.ops import horopca, lorentz, poincare
 from hlformer_jax.typing import Array
 
-EMBEDDINGS = 3000
+MAX_EMBEDDINGS = 3000
 """Number of captions, clips and frames together that `hyperbolic` draws."""
 
 KINDS = {
@@ -34,10 +34,10 @@ KINDS = {
 }
 """Colour and marker of each kind of embedding in `hyperbolic`."""
 
-TREES = 3
+MAX_TREES = 3
 """Number of trees of a run in `ball`."""
 
-SAMPLE = 400
+HOROPCA_SAMPLE = 400
 """Number of points to which HoroPCA is fitted; it then projects all points."""
 
 
@@ -96,7 +96,7 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
 def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N H"]]:
     """Draw equal numbers of captions, clips and frames at random, as tangent vectors at the origin.
 
-    They are scaled like the inputs of the model's lift. They come from at most `EMBEDDINGS` / 3
+    They are scaled like the inputs of the model's lift. They come from at most `MAX_EMBEDDINGS` / 3
     videos.
 
     Raises:
@@ -107,7 +107,7 @@ def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N
         raise NotApplicable(f"{subject.label} has no lift into hyperbolic space (HLFormer has one)")
     params: Any = subject.run.params
     rng = np.random.default_rng(options.seed)
-    videos = np.sort(rng.permutation(len(split))[: EMBEDDINGS // 3])
+    videos = np.sort(rng.permutation(len(split))[: MAX_EMBEDDINGS // 3])
     encoded = encoder.videos(split, videos)
     pools = {"captions": np.concatenate(encoder.captions(split, videos))}
     if encoded.clips is not None:
@@ -115,7 +115,7 @@ def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N
     if encoded.frames is not None:
         real = np.arange(encoded.frames.shape[1])[None] < encoded.num_frames[:, None]
         pools["frames"] = encoded.frames[real]
-    count = EMBEDDINGS // len(pools)
+    count = MAX_EMBEDDINGS // len(pools)
     text, video = (float(np.exp(params[name])) for name in ("textual_alpha", "video_alpha"))
     return {
         kind: rows[np.sort(rng.permutation(len(rows))[:count])]
@@ -208,7 +208,7 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
     measured, left_out = applicable(subjects, _check_ball)
     table = Columns("run", "tree", "node", "parent", "level", "kind", "x", "y", "distance")
     figure = Figure(figsize=(8.2, 0.5 + 3.0 * len(measured)), layout="constrained")
-    rows = figure.subplots(len(measured), TREES, squeeze=False)
+    rows = figure.subplots(len(measured), MAX_TREES, squeeze=False)
     highest = 0
     for (subject, _), row in zip(measured, rows, strict=True):
         split = subject.split(options)
@@ -313,9 +313,9 @@ def _trees(pool: Any, options: Options) -> list[int]:
     if options.videos:
         if missing := sorted(set(options.videos) - set(pool.videos)):
             raise NotApplicable(f"`video`={missing[0]}: the split {options.split} has no such tree")
-        return [pool.videos.index(video) for video in options.videos[:TREES]]
+        return [pool.videos.index(video) for video in options.videos[:MAX_TREES]]
     sizes = np.bincount(pool.tree, minlength=len(pool.videos))
-    return np.argsort(-sizes, kind="stable")[:TREES].tolist()
+    return np.argsort(-sizes, kind="stable")[:MAX_TREES].tolist()
 
 
 def _points(
@@ -346,7 +346,7 @@ def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.
     space: Array = jnp.asarray(points, jnp.float32)
     if space.shape[-1] > 3:
         rng = np.random.default_rng(seed)
-        sampled = np.sort(rng.permutation(len(points))[:SAMPLE])
+        sampled = np.sort(rng.permutation(len(points))[:HOROPCA_SAMPLE])
         origin = lorentz.origin(space.shape[-1] - 1, c)
         fitted = horopca.fit(space[sampled], 2, c, origin, joint=True, seed=seed)
         space = horopca.project(fitted, space)

@@ -55,7 +55,7 @@ from hlformer_jax.ops.optim import scale_by_length_adam
 from hlformer_jax.ops.poincare import Ball, inside
 from hlformer_jax.typing import Array
 
-RATE = 0.1
+FIRST_STEP = 0.1
 """Approximate length of the first steps of the ascent, in radians."""
 
 CLIMBED, CLIMBED_JOINTLY = 2, 6
@@ -373,7 +373,7 @@ def _ascend(
     optimizer = scale_by_length_adam(b1=0.9, b2=0.99)
     fraction = jnp.arange(steps, dtype=start.dtype) / steps
     size = jnp.sqrt(jnp.asarray(start.shape[-1], start.dtype))
-    rates = RATE * (1 + jnp.cos(jnp.pi * fraction)) / (2 * size)
+    rates = FIRST_STEP * (1 + jnp.cos(jnp.pi * fraction)) / (2 * size)
 
     def step(state: tuple, rate: Array) -> tuple[tuple, None]:
         frame, moments, best, highest = state

@@ -390,7 +390,7 @@ class Clock:
 SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
 """Codecs whose decoders can skip frames to which no other frame refers."""
 
-_HARDLY = 0.02
+_MAX_MISSING_SHARE = 0.02
 """Share of its length by which a video may end early without a warning; at least a second."""
 
 Wanted = Callable[[Fraction, Fraction], bool]
@@ -491,7 +491,7 @@ class Decoder:
         # Matroska states one length for all tracks, and most programs add a tag to each track.
         stated = min(float(has_length and video.end or 0), _read_tagged_length(video.stream))
         end = float(self.clock.end)
-        early = stated - end > max(1, _HARDLY * stated)
+        early = stated - end > max(1, _MAX_MISSING_SHARE * stated)
         faults = [
             f"its reading stopped at {end:.1f} s ({self.stopped})" if self.stopped else "",
             f"it ends at {end:.1f} s of the {stated:.1f} s it states" if early else "",

@@ -111,8 +111,8 @@ def add(options: Options) -> None:
 @command(
     INDEX, ENCODER,
     option("--settle", "index a file once it has not changed for this many seconds"
-           f" (default: {watch_folders.SETTLE:g})",
-           type=float, default=watch_folders.SETTLE, metavar="SECONDS"),
+           f" (default: {watch_folders.SETTLE_SECONDS:g})",
+           type=float, default=watch_folders.SETTLE_SECONDS, metavar="SECONDS"),
     WORKERS, PRECISION, TIMEOUT, compiles=True,
 )  # fmt: skip
 def watch(options: Options) -> None:

@@ -495,7 +495,7 @@ class Index:
 
     def _is_large(self) -> bool:
         """Return whether searches read the quantised embeddings."""
-        return sum(record.frames for record in self.records().values()) >= packed.LARGE
+        return sum(record.frames for record in self.records().values()) >= packed.MIN_QUANTISED_ROWS
 
     def _map_rows(
         self, contents: Sequence[str], decoder: Callable[[list[Any]], list[Any]] = list

@@ -29,14 +29,14 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.stills import is_still
 from hlformer_jax.search.signals.transcript import transcripts
 
-CHUNK = 32
+MAX_IMAGES_OF_BATCH = 32
 """Largest number of images in a batch. A batch has images of one video only, so that an embedding
 does not depend on other videos."""
 
-MAX_FRAMES_OF_BATCH = 8 * CHUNK
+MAX_FRAMES_OF_BATCH = 8 * MAX_IMAGES_OF_BATCH
 """Largest number of frames in a batch, with still frames, so that a still video shows progress."""
 
-PULSE = 1.0
+PULSE_SECONDS = 1.0
 """Longest time between two calls of `pulse` while processes decode, in seconds."""
 
 BASE_SECONDS, SECONDS_PER_SECOND = 120.0, 10.0
@@ -215,7 +215,7 @@ def decode(
     try:
         while pool:
             pulse()
-            timeout = min(PULSE, *(worker.remaining() for worker in pool))
+            timeout = min(PULSE_SECONDS, *(worker.remaining() for worker in pool))
             ready = connection.wait([worker.pipe for worker in pool], timeout)
             for worker in list(pool):
                 if worker.pipe in ready:
@@ -368,7 +368,7 @@ def _read(path: Path, job: VideoJob) -> Generator[Event, None, None]:
             image = job.preprocess(frame.image)
             is_shared = bool(batch.images) and not job.every_frame
             is_shared = is_shared and is_still(batch.images[-1], image)
-            if len(batch.images) == CHUNK and not is_shared:
+            if len(batch.images) == MAX_IMAGES_OF_BATCH and not is_shared:
                 yield batch.frames()
                 batch = _Batch(path)
             batch.add(second, image, is_shared)

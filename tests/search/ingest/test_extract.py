@@ -21,7 +21,7 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.roots import Roots
 from hlformer_jax.search.ingest import decoding, extract
 from hlformer_jax.search.ingest.decoding import (
-    CHUNK,
+    MAX_IMAGES_OF_BATCH,
     Done,
     Failed,
     Frames,
@@ -554,12 +554,12 @@ def frames_at(times):
 
 
 def test_frames_come_in_batches_of_one_size_and_in_order(tmp_path):
-    path = archive.random_film(tmp_path / "long.film", 2 * CHUNK + 5)
+    path = archive.random_film(tmp_path / "long.film", 2 * MAX_IMAGES_OF_BATCH + 5)
     opened, *batches, done = events(path)
-    assert opened == Opened(path, 2 * CHUNK + 5.0) and isinstance(done, Done)
-    assert [len(batch.times) for batch in batches] == [CHUNK, CHUNK, 5]
+    assert opened == Opened(path, 2 * MAX_IMAGES_OF_BATCH + 5.0) and isinstance(done, Done)
+    assert [len(batch.times) for batch in batches] == [MAX_IMAGES_OF_BATCH, MAX_IMAGES_OF_BATCH, 5]
     times = np.concatenate([batch.times for batch in batches])
-    np.testing.assert_array_equal(times, np.arange(2 * CHUNK + 5))
+    np.testing.assert_array_equal(times, np.arange(2 * MAX_IMAGES_OF_BATCH + 5))
     assert all(batch.images.shape[1:] == (4, 4, 3) for batch in batches)
 
 
@@ -600,7 +600,7 @@ def test_time_limit_fails_only_its_video(tmp_path):
     """One that never gives a frame, and one that gives them slowly."""
     paths = [archive.film(tmp_path / f"{i}.film", ["red"] * 5) for i in range(4)]
     paths.insert(1, archive.film(tmp_path / "hanging.film", ["red"]))
-    slow = archive.film(tmp_path / "slow.film", ["red"] * 3 * CHUNK)
+    slow = archive.film(tmp_path / "slow.film", ["red"] * 3 * MAX_IMAGES_OF_BATCH)
     job = VideoJob(archive.VIDEO, 1.0, 4, archive.preprocess, timeout=0.3)
     ended = [one for one in decode([*paths, slow], job, 2) if isinstance(one, Done | Failed)]
     late = {one.path: one.reason for one in ended if isinstance(one, Failed)}

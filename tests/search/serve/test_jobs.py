@@ -284,7 +284,7 @@ def test_stopped_job_keeps_complete_videos(live, library, films):
 
 def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
     archive.film(films / "hanging.film", ["red"] * 9)
-    monkeypatch.setattr(decoding, "PULSE", 0.05)
+    monkeypatch.setattr(decoding, "PULSE_SECONDS", 0.05)
     asked = iter(range(15))  # more often than there are files and events
 
     def pulse():

@@ -56,7 +56,7 @@ def brute(index, wanted, unwanted=(), levels=(), within=None):
 
 @pytest.fixture(params=[1, 2**30], ids=["rounded", "whole"])
 def library(index, monkeypatch, request):
-    monkeypatch.setattr(packed, "LARGE", request.param)
+    monkeypatch.setattr(packed, "MIN_QUANTISED_ROWS", request.param)
     monkeypatch.setattr(composition, "VIDEOS_PER_BATCH", 2)  # most videos are behind the bound
     return archive.opened(index)
 

@@ -310,7 +310,7 @@ def test_paraphrase_is_found_by_its_embedding(spoken):
 
 @pytest.mark.parametrize("least", [1, 2**16])
 def test_near_passages_exceed_the_threshold_of_the_bank(spoken, monkeypatch, least):
-    monkeypatch.setattr(packed, "LARGE", least)
+    monkeypatch.setattr(packed, "MIN_QUANTISED_ROWS", least)
     monkeypatch.setattr(passages, "NULL_QUANTILE", 0.05)
     ids = {entry.content: entry.id for entry in spoken.entries()}
     library, encoder = archive.opened(spoken, encoder=Words()), Words()

@@ -233,7 +233,7 @@ def test_peaks_agree_with_scipy_for_equal_values_too():
 
 def test_very_long_video_is_segmented_in_independent_parts(monkeypatch):
     vectors = video(90, seed=5)
-    monkeypatch.setattr(intervals, "LONGEST", 32)
+    monkeypatch.setattr(intervals, "MAX_GRAPH_FRAMES", 32)
     spans, rows = segments(vectors, np.arange(90.0))
     parts = [segments(vectors[i : i + 30], np.arange(30.0)) for i in (0, 30, 60)]
     np.testing.assert_array_equal(

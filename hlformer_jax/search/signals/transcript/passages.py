@@ -4,9 +4,9 @@
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
     DIR/packed/said-….npy     their embeddings
 
-A passage is a cue, joined with the next cue if that begins at most `PAUSE` seconds after its end.
-Words (`words`) rank passages by BM25. Embeddings rank passages by their cosine with the query. Both
-rankings are fused (`fuse`).
+A passage is a cue, joined with the next cue if that begins at most `MAX_PAUSE_SECONDS` after its
+end. Words (`words`) rank passages by BM25. Embeddings rank passages by their cosine with the query.
+Both rankings are fused (`fuse`).
 """
 
 import bisect
@@ -34,10 +34,10 @@ from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import transcripts, words
 from hlformer_jax.search.signals.transcript.transcripts import Copies, Transcript
 
-PAUSE = 5.0
+MAX_PAUSE_SECONDS = 5.0
 """Longest pause between two cues of one passage, in seconds."""
 
-RRF = 60
+RRF_CONSTANT = 60
 """The constant of reciprocal rank fusion."""
 
 NULL_QUANTILE = 0.9
@@ -58,8 +58,8 @@ PASSAGES_PER_BATCH = 32
 MAX_COMMON_SHARE, MAX_COMMON_PASSAGES = 0.05, 1000
 """Share of all passages, and number of passages. A word in more than both is too common to rank."""
 
-_DIGEST = 64
-_LISTED = re.compile(r"[0-9a-f]{64}\.vectors")
+_DIGEST_CHARACTERS = 64
+_EMBEDDINGS_FILE = re.compile(r"[0-9a-f]{64}\.vectors")
 _TABLES = """
 CREATE VIRTUAL TABLE said USING fts5(words, text UNINDEXED, start UNINDEXED, stop UNINDEXED,
     copies UNINDEXED, tokenize='porter ascii');
@@ -129,7 +129,7 @@ def _split(cues: Sequence[tuple[float, float, str]]) -> Iterator[_JoinedCues]:
     for (start, end, text), (next_start, next_end, next_text) in zip(
         cues, [*cues[1:], (math.inf, 0.0, "")], strict=False
     ):
-        is_continued = next_start - end <= PAUSE
+        is_continued = next_start - end <= MAX_PAUSE_SECONDS
         if is_continued:
             text, end = f"{text} {next_text}", max(end, next_end)
         yield _JoinedCues(text, start, end, not is_covered)
@@ -159,7 +159,7 @@ def _load_embeddings(
         stored = files.read_bytes(index.text_vectors(content))
     except OSError:
         return None
-    raw = stored[:-_DIGEST]
+    raw = stored[:-_DIGEST_CHARACTERS]
     is_intact = _add_checksum(index, texts, raw) == stored
     return np.frombuffer(raw, np.float16).reshape(len(texts), -1) if is_intact else None
 
@@ -224,7 +224,7 @@ def _list_files(directory: Path) -> list[tuple[str, int, int, int, int]]:
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if _LISTED.fullmatch(entry.name):
+                if _EMBEDDINGS_FILE.fullmatch(entry.name):
                     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                         status = entry.stat(follow_symlinks=False)
                         times = status.st_mtime_ns, status.st_ctime_ns
@@ -318,7 +318,9 @@ class PassageIndex:
 
     def _path(self, index: Index, listing: Sequence[Any]) -> Path:
         """Return the path of the table that is made from the listed files."""
-        sources = json.dumps([_TABLES, words.VERSION, PAUSE, NULL_QUANTILE, rankers.BANK, listing])
+        sources = json.dumps(
+            [_TABLES, words.VERSION, MAX_PAUSE_SECONDS, NULL_QUANTILE, rankers.BANK, listing]
+        )
         key = hashlib.sha256(sources.encode()).hexdigest()[:32]
         return index.directory / "packed" / f"said-{key}.db"
 
@@ -389,7 +391,8 @@ class PassageIndex:
         self, index: Index, encoder: Encoder | None, path: Path, matrix: np.ndarray
     ) -> None:
         """Set the embeddings, and compute or load the margin of the threshold on their cosines."""
-        self._rounded = packed.load_quantised(path, matrix) if len(matrix) >= packed.LARGE else None
+        is_large = len(matrix) >= packed.MIN_QUANTISED_ROWS
+        self._rounded = packed.load_quantised(path, matrix) if is_large else None
         self._matrix, self._sampled = matrix, rankers.sample_rows(matrix)
         embedded = self._db.execute("SELECT passage FROM vectors ORDER BY row")
         self._embedded = np.fromiter((passage for (passage,) in embedded), np.int64)
@@ -564,9 +567,9 @@ def fuse(
 ) -> RankedContents:
     """Fuse two rankings of contents by reciprocal rank fusion.
 
-    A content's score is the sum of 1 / (`RRF` + rank) over the rankings that contain it. Ties are
-    broken in this order: contents with a passage that has every word, contents of `by_meaning`, and
-    the others.
+    A content's score is the sum of 1 / (`RRF_CONSTANT` + rank) over the rankings that contain it.
+    Ties are broken in this order: contents with a passage that has every word, contents of
+    `by_meaning`, and the others.
 
     Args:
       by_words: the contents ranked by words.
@@ -579,7 +582,7 @@ def fuse(
     sums: dict[str, float] = {}
     for ranking in (by_words, by_meaning):
         for rank, content in enumerate(ranking.scores, 1):
-            sums[content] = sums.get(content, 0.0) + 1 / (RRF + rank)
+            sums[content] = sums.get(content, 0.0) + 1 / (RRF_CONSTANT + rank)
     # The share of all words is 1 up to rounding errors, which 1e-6 allows for.
     complete = {content for content, share in by_words.shares.items() if share > 1 - 1e-6}
     order = sorted(sums, key=lambda x: (-sums[x], x not in complete, x not in by_meaning.scores))
