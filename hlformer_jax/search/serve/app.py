@@ -51,14 +51,14 @@ STATIC_FILES = {
     "/manage.js": ("manage.js", "text/javascript; charset=utf-8"),
 }
 
-MAX_SENTENCE = 500  # characters of a text of a query
-MAX_PICTURE = 32 * 2**20  # bytes of a picture in a query
+MAX_TEXT_CHARACTERS = 500  # of a text of a query
+MAX_PICTURE_BYTES = 32 * 2**20  # of a picture in a query
 MAX_THUMBNAILS = 512  # thumbnails kept in memory
 DISCONNECT_POLL_SECONDS = 0.1  # between checks that the client is still connected
 
 T = TypeVar("T")
 Sentences = Annotated[
-    tuple[Annotated[str, Parameter(max_length=MAX_SENTENCE)], ...], Parameter(max_length=8)
+    tuple[Annotated[str, Parameter(max_length=MAX_TEXT_CHARACTERS)], ...], Parameter(max_length=8)
 ]
 Date = Annotated[str | None, Parameter(max_length=40)]
 Folder = Annotated[str | None, Parameter(max_length=4096)]
@@ -173,7 +173,7 @@ def _query_router(library: Library, searches: BoundedExecutor) -> APIRouter:
     @router.get("/api/query", responses=schemas.responses(schemas.Results))
     async def query(
         request: Request,
-        q: Annotated[str, Parameter(max_length=MAX_SENTENCE)] = "",
+        q: Annotated[str, Parameter(max_length=MAX_TEXT_CHARACTERS)] = "",
         k: Annotated[int, Parameter(ge=1, le=100)] = 10,
         folder: Folder = None,
         since: Date = None,
@@ -377,15 +377,15 @@ async def _picture(request: Request) -> bytes | None:
     """Return the body of a request; None if it is empty.
 
     Raises:
-      Refusal: 413 if the body has more than `MAX_PICTURE` bytes.
+      Refusal: 413 if the body has more than `MAX_PICTURE_BYTES` bytes.
       HTTPException: 499 if the client disconnected.
     """
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MAX_PICTURE:
-                raise Refusal("picture.large", size=MAX_PICTURE // 2**20)
+            if len(body) > MAX_PICTURE_BYTES:
+                raise Refusal("picture.large", size=MAX_PICTURE_BYTES // 2**20)
     except ClientDisconnect:
         raise HTTPException(499, "the request was closed") from None
     return bytes(body) or None

@@ -84,7 +84,7 @@ def test_sent_picture_is_searched_and_a_huge_one_refused(client, monkeypatch):
     hits = client.post("/api/query", content=content).json()["results"]
     assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4"
     assert [(m["start"], m["end"]) for m in hits[0]["moments"]] == [(13, 14)]
-    monkeypatch.setattr(app, "MAX_PICTURE", len(content) - 1)
+    monkeypatch.setattr(app, "MAX_PICTURE_BYTES", len(content) - 1)
     refused = client.post("/api/query", content=content)
     assert refused.status_code == 413 and "\n" not in refused.json()["error"]
     strange = {"Origin": "http://elsewhere.example"}
