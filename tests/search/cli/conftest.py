@@ -8,6 +8,7 @@ import pytest
 
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.ingest import extract
+from hlformer_jax.search.serve import schemas  # noqa: F401 - loaded before `calls` replaces video
 from hlformer_jax.video import read, subtitles
 
 
