@@ -205,12 +205,11 @@ def _open_existing(directory: Path) -> Index | None:
     """Open an index; None if the directory is new or empty."""
     try:
         return Index.open(directory)
-    except DamagedError:
+    except SearchError as error:
         check_place(directory)
-        return None  # nothing of the index can be read: create it again
-    except SearchError:
-        check_place(directory)
-        if has_index_files(directory):
+        if type(error) is DamagedError:  # not unreadable at the moment, but lost
+            terminal.warn(f"{error}: the index is made anew, without tags and recognised speech")
+        elif has_index_files(directory):
             raise
         return None
 

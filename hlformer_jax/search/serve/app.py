@@ -152,7 +152,7 @@ def build_app(
     server = FastAPI(
         title="hlformer_jax.search", version=__version__, lifespan=life, docs_url=None,
         redoc_url=None, openapi_url="/api/openapi.json",
-        dependencies=[Depends(guard.check_parameters)],
+        dependencies=[Depends(guard.check_parameters)], responses=schemas.ERRORS,
     )  # fmt: skip
     server.add_middleware(guard.Guard, hosts=hosts, any_address=any_address, token=token)
     guard.install(server, library)
@@ -169,8 +169,11 @@ def _query_router(library: Library, searches: BoundedExecutor) -> APIRouter:
     """Return the address that answers queries."""
     router = APIRouter()
 
-    @router.post("/api/query", responses=schemas.responses(schemas.Results))
-    @router.get("/api/query", responses=schemas.responses(schemas.Results))
+    @router.post(
+        "/api/query", response_model=schemas.Results,
+        openapi_extra={"requestBody": {"content": {"image/*": {}}}},
+    )  # fmt: skip
+    @router.get("/api/query", response_model=schemas.Results)
     async def query(
         request: Request,
         q: Annotated[str, Parameter(max_length=MAX_TEXT_CHARACTERS)] = "",
@@ -230,7 +233,7 @@ def _index_router(library: Library, permission: jobs.Permission) -> APIRouter:
     """
     router = APIRouter()
 
-    @router.get("/api/status", responses=schemas.responses(schemas.Status))
+    @router.get("/api/status", response_model=schemas.Status)
     def status(
         request: Request,
         folder: Folder = None,
@@ -250,7 +253,7 @@ def _index_router(library: Library, permission: jobs.Permission) -> APIRouter:
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
         return Answer(schemas.status(library, permission.is_granted(request), query))
 
-    @router.get("/api/folders", responses=schemas.responses(schemas.Folders))
+    @router.get("/api/folders", response_model=schemas.Folders)
     def folders() -> Response:
         """The folders, tags and signals that a query may name."""
         entries = library.videos()
@@ -258,13 +261,13 @@ def _index_router(library: Library, permission: jobs.Permission) -> APIRouter:
         listed = schemas.folders(entries)
         return Answer({"folders": listed, "tags": tags, "signals": [*SIGNALS]})
 
-    @router.post("/api/tag/{id}", responses=schemas.responses(schemas.Tags))
+    @router.post("/api/tag/{id}", response_model=schemas.Tags)
     def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
         """Add tags to a video and remove others. `favourite` is the star of the page."""
         tags = library.tag(find_indexed(library, id).id, add, drop)
         return Answer({"tags": list(tags)})
 
-    @router.get("/api/transcript/{id}", responses=schemas.responses(schemas.Transcript))
+    @router.get("/api/transcript/{id}", response_model=schemas.Transcript)
     def transcript(id: str) -> Response:
         """The transcript of a video."""
         cues = library.transcript(find_indexed(library, id).id)
@@ -291,19 +294,19 @@ def _video_router(
     router = APIRouter()
     cache: dict[tuple[str, float, float, int], bytes] = {}
 
-    @router.get("/api/video/{id}", responses=schemas.responses(schemas.PlayableVideo))
+    @router.get("/api/video/{id}", response_model=schemas.PlayableVideo)
     def playable_video(id: str) -> Response:
         """A video, and how a browser plays its file."""
         file = open_video(library, id)
         return Answer(schemas.playable(file.entry, file.apply(video.playback)))
 
     @router.head("/video/{id}", include_in_schema=False)
-    @router.get("/video/{id}")
+    @router.get("/video/{id}", response_class=FileResponse)
     def video_file(id: str) -> FileResponse:
         """The file of a video, or a range of it."""
         return OpenFileResponse(open_video(library, id))
 
-    @router.get("/thumbnail/{id}")
+    @router.get("/thumbnail/{id}", response_class=Response)
     async def thumbnail(
         request: Request,
         id: str,
@@ -325,7 +328,7 @@ def _video_router(
         headers = {"cache-control": "private, max-age=3600"}
         return Response(picture, media_type="image/jpeg", headers=headers)
 
-    @router.get("/cut/{id}")
+    @router.get("/cut/{id}", response_class=FileResponse)
     async def cut(
         request: Request,
         id: str,

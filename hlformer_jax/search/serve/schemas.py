@@ -372,7 +372,7 @@ class Problem(_Schema):
     values: dict[str, str | int] | None = None
 
 
-def responses(schema: type[_Schema]) -> dict[int | str, dict[str, Any]]:
-    """Return the argument `responses` of a FastAPI route that answers with this schema."""
-    error = {"model": Problem, "description": "refused, in one line"}
-    return {200: {"model": schema}, 400: error, 422: error}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {"model": Problem, "description": "refused, in one line"}
+}
+"""The argument `responses` of a FastAPI application whose errors are `Problem`s."""
