@@ -217,12 +217,12 @@ def _measure_all() -> int:
         return cli.fail("all needs --out=DIR, the directory of the results")
     config, outcomes = CONFIG.value or default(), []
     out = Path(OUT.value).absolute()
-    given = list(sys.argv[1:])
-    given.remove("all")  # the processes take all flags as they are
+    arguments = list(sys.argv[1:])
+    arguments.remove("all")  # the processes take all flags as they are
     check(config)
-    found = series.measurements(out, given, config.compile_fast, PEER.value)
-    chosen = series.select(ONLY.value, found)
-    for outcome in series.run_all(out, chosen, SECONDS.value, files.replacing(OVERWRITE.value)):
+    measurements = series.measurements(out, arguments, config.compile_fast, PEER.value)
+    selected = series.select(ONLY.value, measurements)
+    for outcome in series.run_all(out, selected, SECONDS.value, files.replacing(OVERWRITE.value)):
         print(f"{outcome.name}: {outcome.state}", file=sys.stderr)
         outcomes.append(outcome)
     series.show(out, outcomes)

@@ -150,7 +150,7 @@ def write_files(folder: Path, files: int) -> None:
         name = path.relative_to(root).as_posix()
         writer.keep(content, arrays, {name: Stamp.from_status(path.stat())})
         cues = [transcripts.Cue(0, 1, f"words of {number}")]
-        tracks = transcripts.Source(
+        tracks = transcripts.CueSource(
             "", [transcripts.READER_VERSION], cues[: number % FILES_PER_TRANSCRIPT == 0]
         )
         transcripts.put(writer, content, transcripts.Transcript(tracks))

@@ -59,9 +59,9 @@ def measured(
         precise.dtype = dtype if dtype == "bfloat16" else "float32"
         precise.precision = dtype if dtype == "tf32" else "highest"
         try:
-            begun = time.perf_counter()
+            compile_start = time.perf_counter()
             program, source = plan.compiled(name, device, precise, options)
-            compiling = time.perf_counter() - begun
+            compiling = time.perf_counter() - compile_start
             run = _runner(program, source)
             timing = measure.per_unit(measure.timed(run, repeats=options.repeats), source.units)
             recorded = record(run)
@@ -128,7 +128,7 @@ def sums(planes: Iterable[Any]) -> dict[str, Recorded]:
       planes: the `planes` of JAX's `ProfileData`. The lines of a GPU's plane that are named after a
         stream have one event for each launch.
     """
-    found: dict[str, Recorded] = {}
+    kernels: dict[str, Recorded] = {}
     for plane in planes:
         if not plane.name.startswith("/device:GPU"):
             continue
@@ -136,9 +136,9 @@ def sums(planes: Iterable[Any]) -> dict[str, Recorded]:
             if not line.name.startswith("Stream"):
                 continue
             for event in line.events:
-                seconds, launches = found.get(event.name, Recorded(0.0, 0))
-                found[event.name] = Recorded(seconds + 1e-9 * event.duration_ns, launches + 1)
-    return found
+                seconds, launches = kernels.get(event.name, Recorded(0.0, 0))
+                kernels[event.name] = Recorded(seconds + 1e-9 * event.duration_ns, launches + 1)
+    return kernels
 
 
 def beside_plan(

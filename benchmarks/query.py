@@ -205,7 +205,7 @@ class Archive:
         ranks = np.random.default_rng((video, 2)).zipf(1.2, (SECONDS // CUE, 8)) % WORDS
         texts = [" ".join(f"word{rank}" for rank in cue) for cue in ranks]
         cues = [transcripts.Cue(CUE * i, CUE * (i + 1) - 1, text) for i, text in enumerate(texts)]
-        transcript = transcripts.Transcript(transcripts.Source("", [], cues))
+        transcript = transcripts.Transcript(transcripts.CueSource("", [], cues))
         transcripts.put(writer, content, transcript)
         if video % 2:
             writer.tag([name], ["kept"])

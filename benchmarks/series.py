@@ -39,7 +39,7 @@ class Measurement(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a measurement.
+    """The end of a measurement.
 
     Attributes:
       name: name of the measurement.
@@ -73,47 +73,47 @@ def measurements(
     def program(name: str, seconds: float) -> Measurement:
         return benchmark(name, seconds, "plan", "--measure", f"--program={name}")
 
-    found = {}
+    by_name = {}
     if has_gpu:
-        found["device"] = Measurement(("nvidia-smi", "-q"), 30)
-    found["step"] = program("step", 540)
+        by_name["device"] = Measurement(("nvidia-smi", "-q"), 30)
+    by_name["step"] = program("step", 540)
     if peer is not None:
-        found["peer"] = benchmark("peer", 300, "step", peer=peer)
+        by_name["peer"] = benchmark("peer", 300, "step", peer=peer)
     tests = ("pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/ops/test_float32.py"))
     platforms = {"JAX_PLATFORMS": "cuda,cpu"} if has_gpu else {}
-    found["numbers"] = Measurement((*python, *tests), 240, platforms)
+    by_name["numbers"] = Measurement((*python, *tests), 240, platforms)
     config = f"--config=configs/synthetic.py{':debug' if small else ''}"
     run = (*python, "hlformer_jax.main", config, f"--workdir={out / 'run'}")
-    found["train"] = Measurement(run, 300)
-    found |= {name: program(name, 180) for name in ("extract", "evaluate", "queries", "search")}
-    found["epoch"] = benchmark("epoch", 300, "epoch")
+    by_name["train"] = Measurement(run, 300)
+    by_name |= {name: program(name, 180) for name in ("extract", "evaluate", "queries", "search")}
+    by_name["epoch"] = benchmark("epoch", 300, "epoch")
     demo = (*python, "hlformer_jax.search", "demo", f"--out={out / 'demo'}")
-    found["decode"] = Measurement(demo, 300)
-    return found
+    by_name["decode"] = Measurement(demo, 300)
+    return by_name
 
 
-def select(names: Sequence[str], found: Mapping[str, Measurement]) -> dict[str, Measurement]:
-    """Return the measurements with these names, in the order of the names; all if there is none.
+def select(names: Sequence[str], by_name: Mapping[str, Measurement]) -> dict[str, Measurement]:
+    """Return the measurements with these names, in the order of the names; all without names.
 
     Raises:
-      ConfigError: if there is no measurement of a name.
+      ConfigError: if a name is unknown.
     """
     for name in names:
-        if name not in found:
-            raise ConfigError(f"--only={name}: give names of {', '.join(found)}")
-    return {name: found[name] for name in names} if names else dict(found)
+        if name not in by_name:
+            raise ConfigError(f"--only={name}: give names of {', '.join(by_name)}")
+    return {name: by_name[name] for name in names} if names else dict(by_name)
 
 
 def run_all(
-    out: Path, chosen: Mapping[str, Measurement], seconds: float, replace: files.Replace
+    out: Path, by_name: Mapping[str, Measurement], seconds: float, replace: files.Replace
 ) -> Iterator[Outcome]:
-    """Run measurements one after the other; yield what became of each.
+    """Run measurements one after the other; yield the outcome of each.
 
     Standard output and error of a measurement go to OUT/NAME.log.
 
     Args:
       out: directory of the files.
-      chosen: the measurements by name.
+      by_name: the measurements by name.
       seconds: time for all of them together. The one that it interrupts is stopped; the remaining
         ones are not started.
       replace: which files may be replaced.
@@ -121,14 +121,14 @@ def run_all(
     Raises:
       OutputError: if a file exists that may not be replaced.
     """
-    for name in chosen:
+    for name in by_name:
         for path in (out / f"{name}.log", out / f"{name}.json"):
             files.check_output(path, replace)
     out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
-    for name, measurement in chosen.items():
-        begin = time.monotonic()
-        limit = min(measurement.seconds, end - begin)
+    for name, measurement in by_name.items():
+        start = time.monotonic()
+        limit = min(measurement.seconds, end - start)
         if limit <= 0:
             yield Outcome(name, "not started", 0.0)
             continue
@@ -136,7 +136,7 @@ def run_all(
             log.write((" ".join(measurement.command) + "\n").encode())
             log.flush()
             state = _run(measurement, limit, log.fileno())
-        yield Outcome(name, state, time.monotonic() - begin)
+        yield Outcome(name, state, time.monotonic() - start)
 
 
 def _run(measurement: Measurement, limit: float, log: int) -> str:
@@ -173,7 +173,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def show(out: Path, outcomes: Sequence[Outcome]) -> None:
-    """Print what became of each measurement, and where its results are."""
+    """Print the outcome of each measurement, and where its results are."""
     rows = []
     for name, state, seconds in outcomes:
         results = out / f"{name}.json"  # of an earlier time, if this one has failed

@@ -331,10 +331,10 @@ class Released:
         if batch.videos.mask.sum() < 2 or batch.captions.mask.sum() < 2:
             raise PeerError("the released code needs two videos and two captions in a batch")
         tensor = self._torch.from_numpy
-        given, videos = batch.captions, batch.videos
+        texts, videos = batch.captions, batch.videos
         captions = [
-            (int(given.video[row]), tensor(np.asarray(given.words[row][given.word_mask[row]])))
-            for row in np.flatnonzero(given.mask)
+            (int(texts.video[row]), tensor(np.asarray(texts.words[row][texts.word_mask[row]])))
+            for row in np.flatnonzero(texts.mask)
         ]
         clips, frames, mask = map(np.asarray, (videos.clips, videos.frames, videos.frame_mask))
         items = [

@@ -340,7 +340,8 @@ def atomic_write(path: Path, replace: Replace = Replace.ANY) -> Iterator[Path]:
             yield draft
             with draft.open("rb") as file:
                 os.fsync(file.fileno())
-            with _listed(path, draft) if Replace.OWN in replace else contextlib.nullcontext():
+            is_listed = Replace.OWN in replace
+            with _register_draft(path, draft) if is_listed else contextlib.nullcontext():
                 check_replaced(path, replace)
                 draft.replace(path)
     finally:
@@ -432,7 +433,7 @@ def _is_own(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _listed(path: Path, draft: Path) -> Iterator[None]:
+def _register_draft(path: Path, draft: Path) -> Iterator[None]:
     """Add a draft to the directory's list before it replaces the file.
 
     A program that is killed in between leaves one line too many in the list, never a new file that

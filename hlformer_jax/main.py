@@ -119,7 +119,6 @@ def main(argv: Sequence[str]) -> int:
     if CONFIG.value is None and (MODE.value == "train" or not run):
         return cli.fail("--config is missing: for example --config=configs/synthetic.py")
     # Imported here so that flags are checked, and --help answers, without loading JAX.
-    from hlformer_jax.retrieval import ranking
     from hlformer_jax.runtime import compiler, processes
     from hlformer_jax.training import loaded_run, loop
 
@@ -143,22 +142,10 @@ def main(argv: Sequence[str]) -> int:
             directory = Path(WORKDIR.value or cli.default_workdir())
             init = Path(INIT.value) if INIT.value else None
             loop.train(config, directory, PROFILE.value, init=init)
-            return 0
-        source = Path(run or cli.default_workdir())
-        if MODE.value == "query":
-            return _answer(config, source)
-        directory = Path(WORKDIR.value or source)
-        scores, embeddings = (Path(x) if x else None for x in (SCORES.value, EMBEDDINGS.value))
-        result = loaded_run.evaluate_checkpoint(
-            config, source, scores, print, directory, OVERWRITE.value, embeddings
-        )
-        if processes.is_first():
-            title = f"Test split: {result.counts()}"
-            ranking.print_table(title, {"checkpoint": result.metrics})
-            print(f"metrics: {directory / ranking.METRICS_FILE}")
-            for name, path in (("scores", scores), ("embeddings", embeddings)):
-                if path is not None:
-                    print(f"{name}: {path}")
+        elif MODE.value == "query":
+            _answer(config, Path(run or cli.default_workdir()))
+        else:
+            _evaluate(config, Path(run or cli.default_workdir()))
         return 0
     except loop.Stopped as stopped:
         print(stopped, file=sys.stderr)
@@ -169,7 +156,29 @@ def main(argv: Sequence[str]) -> int:
         return cli.fail(describe(error))
 
 
+def _evaluate(config: Any, source: Path) -> None:
+    """Evaluate a run or a converted checkpoint on the test split; print the metrics."""
+    from hlformer_jax.retrieval import ranking
+    from hlformer_jax.runtime import processes
+    from hlformer_jax.training import loaded_run
+
+    directory = Path(WORKDIR.value or source)
+    scores, embeddings = (Path(x) if x else None for x in (SCORES.value, EMBEDDINGS.value))
+    result = loaded_run.evaluate_checkpoint(
+        config, source, scores, print, directory, OVERWRITE.value, embeddings
+    )
+    if not processes.is_first():
+        return
+    title = f"Test split: {result.counts()}"
+    ranking.print_table(title, {"checkpoint": result.metrics})
+    print(f"metrics: {directory / ranking.METRICS_FILE}")
+    for name, path in (("scores", scores), ("embeddings", embeddings)):
+        if path is not None:
+            print(f"{name}: {path}")
+
+
 def _rank_by_ensemble() -> int:
+    """Evaluate an ensemble of score files, and return the exit status."""
     from hlformer_jax.retrieval import ensemble, ranking
 
     workdir = Path(WORKDIR.value) if WORKDIR.value else None
@@ -186,7 +195,8 @@ def _rank_by_ensemble() -> int:
     return 0
 
 
-def _answer(config: Any, source: Path) -> int:
+def _answer(config: Any, source: Path) -> None:
+    """Print the videos that a run or a converted checkpoint finds for a query."""
     from hlformer_jax.training import loaded_run
 
     encoder = None
@@ -196,7 +206,6 @@ def _answer(config: Any, source: Path) -> int:
         )
     queries = QUERY.value, CAPTION.value
     loaded_run.answer(config, source, *queries, encoder, SPLIT.value, TOP.value, warn=terminal.warn)
-    return 0
 
 
 def program() -> None:

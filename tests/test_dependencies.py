@@ -10,7 +10,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 
 SAFE = {
-    # extra, package: the first version without the hole, and what that is
+    # extra, package: the first version without the hole, and the hole
     ("search", "starlette"): ("1.0.1", "CVE-2025-62727 (Range headers), CVE-2026-48710 (Host)"),
     ("search", "h11"): ("0.16.0", "CVE-2025-43859, request smuggling by chunks"),
     ("search", "pillow"): ("12.3.0", "CVE-2025-48379 (DDS), CVE-2026-25990 (PSD), 2026-59205"),
@@ -28,19 +28,21 @@ SAFE = {
 def bounds(extra):
     """The lower bound of each requirement of an extra; of "", of the package itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    found = {}
+    lower_bounds = {}
     texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
     for text in texts:
         requirement = Requirement(text)
-        lower = [one.version for one in requirement.specifier if one.operator == ">="]
-        found[requirement.name] = Version(lower[0]) if lower else None
-    return found
+        lower = [
+            specifier.version for specifier in requirement.specifier if specifier.operator == ">="
+        ]
+        lower_bounds[requirement.name] = Version(lower[0]) if lower else None
+    return lower_bounds
 
 
-@pytest.mark.parametrize(("place", "known"), SAFE.items(), ids=[" ".join(one) for one in SAFE])
-def test_a_lower_bound_excludes_versions_with_known_holes(place, known):
+@pytest.mark.parametrize(("place", "safe"), SAFE.items(), ids=map(" ".join, SAFE))
+def test_a_lower_bound_excludes_versions_with_known_holes(place, safe):
     extra, package = place
-    version, hole = known
+    version, hole = safe
     bound = bounds(extra)[package]
     assert bound is not None and bound >= Version(version), hole
 
@@ -48,7 +50,10 @@ def test_a_lower_bound_excludes_versions_with_known_holes(place, known):
 def test_the_tested_versions_are_within_the_bounds():
     lines = (ROOT / "launch" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    tested = {one.name.lower(): Version(next(iter(one.specifier)).version) for one in pinned}
+    tested = {
+        requirement.name.lower(): Version(next(iter(requirement.specifier)).version)
+        for requirement in pinned
+    }
     for extra in ("", "search", "postgres", "mcp"):
         for name, bound in bounds(extra).items():
             if bound is not None and name.lower() in tested:

@@ -47,7 +47,7 @@ def load(
       EncoderError: if the name is unknown, the network is missing, a file is damaged, or the
         architecture is not supported.
     """
-    encoder = _load(name_or_path, False, dtype, revision, offline, report)
+    encoder = _load(name_or_path, dtype, revision, offline, report, text_only=False)
     assert isinstance(encoder, ImageTextEncoder)
     return encoder
 
@@ -64,16 +64,16 @@ def load_text(
 
     Arguments and errors are those of `load`.
     """
-    return _load(name_or_path, True, dtype, revision, offline, report)
+    return _load(name_or_path, dtype, revision, offline, report, text_only=True)
 
 
 def _load(
     name_or_path: str | Path,
-    text_only: bool,
     dtype: str,
     revision: str | None,
     offline: bool | None,
     report: Callable[[str], None],
+    text_only: bool,
 ) -> TextEncoder:
     if dtype not in weights.DTYPES:
         raise EncoderError(f"dtype {dtype!r} is not one of {', '.join(weights.DTYPES)}")
@@ -207,41 +207,16 @@ def _fetch(
     name: str, revision: str | None, offline: bool | None, report: Callable[[str], None]
 ) -> Path:
     """Fetch the files that the cache lacks; return their folder."""
-    import huggingface_hub
     from huggingface_hub import constants, errors
 
-    cache = constants.HF_HUB_CACHE
     if offline or (offline is None and constants.HF_HUB_OFFLINE):
         reason = "HF_HUB_OFFLINE is set" if offline is None else "offline=True was given"
         raise EncoderError(
-            f"{name} is not complete in the cache {cache}, and {reason}: fetch it once with the"
-            " network, or give a folder"
+            f"{name} is not complete in the cache {constants.HF_HUB_CACHE}, and {reason}: fetch it"
+            " once with the network, or give a folder"
         )
     try:
-        info = huggingface_hub.HfApi(endpoint=constants.ENDPOINT).model_info(
-            name, revision=revision, files_metadata=True, timeout=20
-        )
-        sizes = {file.rfilename: file.size for file in info.siblings or ()}
-        needed = _files_to_fetch(set(sizes), name)
-        uncached = [
-            file
-            for file in needed
-            if not isinstance(
-                huggingface_hub.try_to_load_from_cache(name, file, revision=info.sha), str
-            )
-        ]
-        if uncached:
-            count = sum(sizes[file] or 0 for file in uncached)
-            size = f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
-            report(
-                f"fetching {name} from {constants.ENDPOINT}: {len(uncached)} files, {size}, to"
-                f" {cache}"
-            )
-        for file in needed:
-            path = huggingface_hub.hf_hub_download(
-                name, file, revision=revision, endpoint=constants.ENDPOINT
-            )
-        return Path(path).parent
+        return _download(name, revision, report)
     except EncoderError:
         raise
     except errors.GatedRepoError as error:
@@ -259,6 +234,36 @@ def _fetch(
             f" ({type(error).__name__}: {' '.join(str(error).split())});"
             " check the network, or give a folder"
         ) from error
+
+
+def _download(name: str, revision: str | None, report: Callable[[str], None]) -> Path:
+    """Download the files that the cache lacks; return the folder of all files."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    info = huggingface_hub.HfApi(endpoint=constants.ENDPOINT).model_info(
+        name, revision=revision, files_metadata=True, timeout=20
+    )
+    sizes = {file.rfilename: file.size for file in info.siblings or ()}
+    needed = _files_to_fetch(set(sizes), name)
+
+    def is_cached(file: str) -> bool:
+        # The result is a path, None, or a mark that the hub has no such file.
+        cached = huggingface_hub.try_to_load_from_cache(name, file, revision=info.sha)
+        return isinstance(cached, str)
+
+    if uncached := [file for file in needed if not is_cached(file)]:
+        count = sum(sizes[file] or 0 for file in uncached)
+        size = f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
+        report(
+            f"fetching {name} from {constants.ENDPOINT}: {len(uncached)} files, {size}, to"
+            f" {constants.HF_HUB_CACHE}"
+        )
+    for file in needed:
+        path = huggingface_hub.hf_hub_download(
+            name, file, revision=revision, endpoint=constants.ENDPOINT
+        )
+    return Path(path).parent
 
 
 def _files_to_fetch(names: set[str], model: str) -> list[str]:

@@ -114,10 +114,10 @@ def read(content: Mapping[str, Any], defaults: Mapping[str, Any], where: str) ->
     if fields.get("use_square_size"):
         raise EncoderError(f"{where}: use_square_size is true, but must be false or missing")
     number_is_edge = not fields.get("default_to_square")
-    height, width, edge = _read_size(fields["size"], number_is_edge, f"{where}: size")
+    height, width, edge = _read_size(fields["size"], f"{where}: size", number_is_edge)
     if fields["do_center_crop"]:
         crop = fields.get("crop_size", 224)
-        crop_height, crop_width, _ = _read_size(crop, False, f"{where}: crop_size")
+        crop_height, crop_width, _ = _read_size(crop, f"{where}: crop_size", number_is_edge=False)
         # A resized image of fixed height and width could only be cropped to the same size.
         if edge is None and (crop_height, crop_width) != (height, width):
             raise EncoderError(
@@ -186,7 +186,7 @@ def _crop_centre(image: np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(image[row : row + size, column : column + size])
 
 
-def _read_size(value: Any, number_is_edge: bool, where: str) -> tuple[Any, Any, int | None]:
+def _read_size(value: Any, where: str, number_is_edge: bool) -> tuple[Any, Any, int | None]:
     """Return height, width and shortest edge; None for those that the value does not have."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"shortest_edge": value} if number_is_edge else {"height": value, "width": value}

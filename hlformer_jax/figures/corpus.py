@@ -7,7 +7,7 @@
     retrieved  the first results of some captions (GMMFormer v2, appendix E, Figure 9)
     leaves     number of action trees by their number of leaves (HOVER, Figure 1b)
 
-A run is a `Subject`. Its `Encoder` returns the encoded clips and frames of the model's branches.
+A run is a `Subject`. Its `RunEncoder` returns the encoded clips and frames of the model's branches.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from hlformer_jax.training import run_directory
 from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 
-CAPTIONS = 256
+CAPTIONS_AT_ONCE = 256
 """Number of captions that are encoded together."""
 
 MIN_FRAMES = 6
@@ -82,7 +82,7 @@ class Subject:
     run: LoadedRun
 
     @functools.cached_property
-    def encoder(self) -> "Encoder":
+    def encoder(self) -> "RunEncoder":
         """The encoder of videos and captions.
 
         Raises:
@@ -92,7 +92,7 @@ class Subject:
             raise NotApplicable(
                 f"{self.label} embeds nodes of action trees, not videos and captions"
             )
-        return Encoder(self.run)
+        return RunEncoder(self.run)
 
     def split(self, options: Options) -> Any:
         """Return the split that the options select."""
@@ -128,13 +128,13 @@ def data_lines(subjects: Sequence[Subject]) -> list[str]:
     names = [repr(describe_data(subject.run.config)) for subject in subjects]
     lines: dict[str, list[str]] = {}
     for subject, name, recorded in zip(subjects, names, inputs, strict=True):
-        namesakes = [x for x, other in zip(inputs, names, strict=True) if other == name]
+        of_same_data = [x for x, data in zip(inputs, names, strict=True) if data == name]
         line = drawing.data_line(subject.run.config)
         kinds = "files", "times of moments", "training trees"
-        for what, fingerprint, others in zip(
-            kinds, recorded, zip(*namesakes, strict=True), strict=True
+        for what, fingerprint, fingerprints in zip(
+            kinds, recorded, zip(*of_same_data, strict=True), strict=True
         ):
-            if fingerprint and len({x for x in others if x}) > 1:
+            if fingerprint and len({x for x in fingerprints if x}) > 1:
                 line += f"; {what} {fingerprint[:8]}"
         labels = lines.setdefault(line, [])
         labels += [subject.label] if subject.label not in labels else []
@@ -209,7 +209,7 @@ class EncodedVideos(NamedTuple):
     intermediates: Any = None
 
 
-class Encoder:
+class RunEncoder:
     """The model of a run, and compiled programs that encode with it."""
 
     def __init__(self, run: LoadedRun) -> None:
@@ -276,7 +276,7 @@ class Encoder:
         params = self._run.params if params is None else params
         words = [list(split[index].words) for index in indices]
         sentences = [sentence for captions in words for sentence in captions]
-        size = min(CAPTIONS, len(sentences))
+        size = min(CAPTIONS_AT_ONCE, len(sentences))
         encodings = []
         for start in range(0, len(sentences), size):
             batch_words = sentences[start : start + size]

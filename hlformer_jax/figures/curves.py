@@ -236,45 +236,69 @@ def _against_quantity(table: Mapping[str, Any]) -> tuple[Figure, int]:
         if len(points) == 1 and len(lines) > 1:
             alone += at
             at = [_beside(at[0], alone.count(at[0]), scale, list(positions.values()))]
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        done = [row for row in points if row["mean"][metric] is not None]
-        x = np.array([x for x, row in zip(at, points, strict=True) if row in done])
-        mean = np.array([row["mean"][metric] for row in done])
-        spread = np.array([row["std"][metric] or 0.0 for row in done])
-        several = any(row["std"][metric] is not None for row in done)
-        label = name or ("mean over seeds" if several else "one seed")
-        axes.plot(x, mean, color=colour, marker=marker, label=label, zorder=3)
-        if spread.any() and len(done) == 1:  # a band needs a width
-            axes.errorbar(x, mean, yerr=spread, fmt="none", ecolor=colour, capsize=3)
-        elif spread.any():
-            edges = (mean - spread, mean + spread)
-            axes.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)
-        values = [(x, row["published"].get(metric)) for x, row in zip(at, points, strict=True)]
-        published = np.array([pair for pair in values if pair[1] is not None]).reshape(-1, 2)
-        if len(published):
-            label = f"{name}, published" if name else "published"
-            style: dict[str, Any] = {"markeredgecolor": colour, "markerfacecolor": "white"}
-            axes.plot(*published.T, marker, linestyle=":", label=label, color=colour, **style)
-        corrected = [
-            (x, row.get("corrected", {}).get(metric)) for x, row in zip(at, points, strict=True)
-        ]
-        _mark_corrected(axes, [pair for pair in corrected if pair[1] is not None])
+        _draw_series(axes, index, name, points, at, metric)
     for index, row in enumerate((row for row in rows if row["value"] is None), len(lines)):
-        colour, name = COLOURS[index % len(COLOURS)], row["variant"]
-        level, deviation = row["mean"][metric], row["std"][metric]
-        if level is not None:
-            axes.axhline(level, color=colour, linestyle="--", label=name)
-            if deviation:
-                band = level - deviation, level + deviation
-                axes.axhspan(*band, color=colour, alpha=0.12, linewidth=0)
-        if (value := row["published"].get(metric)) is not None:
-            axes.axhline(value, color=colour, linestyle=":", label=f"{name}, published")
+        _draw_level(axes, COLOURS[index % len(COLOURS)], row, metric)
     ticks = ["∞" if math.isinf(value) else f"{value:g}" for value in positions]
     axes.set_xticks(list(positions.values()), ticks)
     axes.tick_params(axis="x", which="minor", length=0)
     axes.set_xlabel(table["quantity"])
     axes.set_ylabel(f"test {metric}")
     return figure, 2
+
+
+def _draw_series(
+    axes: Any,
+    index: int,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    at: Sequence[float],
+    metric: str,
+) -> None:
+    """Draw the means, spreads, published and corrected values of a series.
+
+    Args:
+      axes: the axes.
+      index: number of the series, which decides its colour and marker.
+      name: name of the series; "" if it is the only one.
+      rows: the variants of the series.
+      at: position of each variant.
+      metric: name of the metric.
+    """
+    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+    done = [row for row in rows if row["mean"][metric] is not None]
+    x = np.array([x for x, row in zip(at, rows, strict=True) if row in done])
+    mean = np.array([row["mean"][metric] for row in done])
+    spread = np.array([row["std"][metric] or 0.0 for row in done])
+    several = any(row["std"][metric] is not None for row in done)
+    label = name or ("mean over seeds" if several else "one seed")
+    axes.plot(x, mean, color=colour, marker=marker, label=label, zorder=3)
+    if spread.any() and len(done) == 1:  # a band needs a width
+        axes.errorbar(x, mean, yerr=spread, fmt="none", ecolor=colour, capsize=3)
+    elif spread.any():
+        edges = (mean - spread, mean + spread)
+        axes.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)
+    values = [(x, row["published"].get(metric)) for x, row in zip(at, rows, strict=True)]
+    published = np.array([pair for pair in values if pair[1] is not None]).reshape(-1, 2)
+    if len(published):
+        label = f"{name}, published" if name else "published"
+        style: dict[str, Any] = {"markeredgecolor": colour, "markerfacecolor": "white"}
+        axes.plot(*published.T, marker, linestyle=":", label=label, color=colour, **style)
+    corrected = [(x, row.get("corrected", {}).get(metric)) for x, row in zip(at, rows, strict=True)]
+    _mark_corrected(axes, [pair for pair in corrected if pair[1] is not None])
+
+
+def _draw_level(axes: Any, colour: str, row: Mapping[str, Any], metric: str) -> None:
+    """Draw a variant without a value as a horizontal line, with its spread."""
+    name = row["variant"]
+    level, deviation = row["mean"][metric], row["std"][metric]
+    if level is not None:
+        axes.axhline(level, color=colour, linestyle="--", label=name)
+        if deviation:
+            band = level - deviation, level + deviation
+            axes.axhspan(*band, color=colour, alpha=0.12, linewidth=0)
+    if (value := row["published"].get(metric)) is not None:
+        axes.axhline(value, color=colour, linestyle=":", label=f"{name}, published")
 
 
 def _positions(values: Sequence[float]) -> tuple[str, dict[float, float]]:

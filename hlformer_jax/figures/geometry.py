@@ -10,12 +10,12 @@ ball           action trees of HOVER in the Poincaré disc
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hlformer_jax.figures import corpus, drawing
 from hlformer_jax.figures.corpus import NotApplicable, Options, Subject, applicable
@@ -24,7 +24,7 @@ from hlformer_jax.models.hlformer import lift
 from hlformer_jax.ops import horopca, lorentz, poincare
 from hlformer_jax.typing import Array
 
-EMBEDDINGS = 3000
+MAX_EMBEDDINGS = 3000
 """Number of captions, clips and frames together that `hyperbolic` draws."""
 
 KINDS = {
@@ -34,10 +34,10 @@ KINDS = {
 }
 """Colour and marker of each kind of embedding in `hyperbolic`."""
 
-TREES = 3
+MAX_TREES = 3
 """Number of trees of a run in `ball`."""
 
-SAMPLE = 400
+HOROPCA_SAMPLE = 400
 """Number of points to which HoroPCA is fitted; it then projects all points."""
 
 
@@ -96,7 +96,7 @@ def hyperbolic(subjects: Sequence[Subject], options: Options) -> Drawing:
 def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N H"]]:
     """Draw equal numbers of captions, clips and frames at random, as tangent vectors at the origin.
 
-    They are scaled like the inputs of the model's lift. They come from at most `EMBEDDINGS` / 3
+    They are scaled like the inputs of the model's lift. They come from at most `MAX_EMBEDDINGS` / 3
     videos.
 
     Raises:
@@ -107,7 +107,7 @@ def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N
         raise NotApplicable(f"{subject.label} has no lift into hyperbolic space (HLFormer has one)")
     params: Any = subject.run.params
     rng = np.random.default_rng(options.seed)
-    videos = np.sort(rng.permutation(len(split))[: EMBEDDINGS // 3])
+    videos = np.sort(rng.permutation(len(split))[: MAX_EMBEDDINGS // 3])
     encoded = encoder.videos(split, videos)
     pools = {"captions": np.concatenate(encoder.captions(split, videos))}
     if encoded.clips is not None:
@@ -115,7 +115,7 @@ def sample(subject: Subject, options: Options) -> dict[str, Float[np.ndarray, "N
     if encoded.frames is not None:
         real = np.arange(encoded.frames.shape[1])[None] < encoded.num_frames[:, None]
         pools["frames"] = encoded.frames[real]
-    count = EMBEDDINGS // len(pools)
+    count = MAX_EMBEDDINGS // len(pools)
     text, video = (float(np.exp(params[name])) for name in ("textual_alpha", "video_alpha"))
     return {
         kind: rows[np.sort(rng.permutation(len(rows))[:count])]
@@ -208,39 +208,17 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
     measured, left_out = applicable(subjects, _check_ball)
     table = Columns("run", "tree", "node", "parent", "level", "kind", "x", "y", "distance")
     figure = Figure(figsize=(8.2, 0.5 + 3.0 * len(measured)), layout="constrained")
-    rows = figure.subplots(len(measured), TREES, squeeze=False)
+    rows = figure.subplots(len(measured), MAX_TREES, squeeze=False)
     highest = 0
     for (subject, _), row in zip(measured, rows, strict=True):
         split = subject.split(options)
         pool = split.pool
         trees = _trees(pool, options)
-        nodes = np.flatnonzero(np.isin(pool.tree, trees))
-        points, c = _points(subject, split, nodes)
-        reduced = to_disc(points, c, options.seed)
-        distances = np.split(np.sqrt(c) * np.asarray(lorentz.distance0(points, c)), 2)
-        kinds = zip(("text", "video"), ("o", "s"), np.split(reduced, 2), distances, strict=True)
-        parent_of = {int(child): int(parent) for parent, child in pool.edges}
-        place = {int(node): k for k, node in enumerate(nodes)}
-        highest = max(highest, int(pool.level[nodes].max()))
-        drawn = list(kinds)
+        placed = _place_nodes(subject, split, trees, options.seed)
+        highest = max(highest, int(pool.level[placed.nodes].max()))
         for axes, tree in zip(row, trees, strict=False):
-            tree_nodes = [int(node) for node in nodes[pool.tree[nodes] == tree]]
-            for kind, marker, at, radii in drawn:
-                for parent, child in pool.edges:
-                    if int(child) in tree_nodes:
-                        ends = at[[place[int(parent)], place[int(child)]]]
-                        axes.plot(*ends.T, color="#A0A0A0", linewidth=0.7, zorder=1)
-                for node in tree_nodes:
-                    k, level = place[node], int(pool.level[node])
-                    axes.plot(
-                        *at[k], marker, color=_level_colour(level), zorder=2,
-                        markersize=5.5, markerfacecolor=None if kind == "text" else "white",
-                    )  # fmt: skip
-                    table.add(
-                        subject.label, pool.videos[tree], node, parent_of.get(node), level, kind,
-                        float(at[k, 0]), float(at[k, 1]), float(radii[k]),
-                    )  # fmt: skip
-            prepare_disc(axes, reduced)
+            _draw_tree(axes, table, subject.label, pool, placed, tree)
+            prepare_disc(axes, np.concatenate([kind.positions for kind in placed.kinds]))
             axes.set_title(pool.videos[tree], loc="left", fontsize=9)
         for axes in row[len(trees) :]:
             axes.set_axis_off()
@@ -265,6 +243,59 @@ def ball(subjects: Sequence[Subject], options: Options) -> Drawing:
     return Drawing(figure, table.columns, shows + left_out)
 
 
+class _DiscPoints(NamedTuple):
+    """The texts or the videos of nodes on the disc."""
+
+    name: str
+    marker: str
+    positions: Float[np.ndarray, "N 2"]
+    distances: Float[np.ndarray, " N"]  # from the origin, times √c
+
+
+class _PlacedNodes(NamedTuple):
+    """Nodes of the drawn trees of a run."""
+
+    nodes: Int[np.ndarray, " N"]
+    kinds: list[_DiscPoints]
+
+
+def _place_nodes(subject: Subject, split: Any, trees: Sequence[int], seed: int) -> _PlacedNodes:
+    """Project the nodes of trees to the disc together."""
+    nodes = np.flatnonzero(np.isin(split.pool.tree, trees))
+    points, c = _points(subject, split, nodes)
+    positions = np.split(to_disc(points, c, seed), 2)
+    distances = np.split(np.sqrt(c) * np.asarray(lorentz.distance0(points, c)), 2)
+    kinds = [
+        _DiscPoints("text", "o", positions[0], distances[0]),
+        _DiscPoints("video", "s", positions[1], distances[1]),
+    ]
+    return _PlacedNodes(nodes, kinds)
+
+
+def _draw_tree(
+    axes: Any, table: Columns, label: str, pool: Any, placed: _PlacedNodes, tree: int
+) -> None:
+    """Draw the nodes and edges of a tree, and add its nodes to the table."""
+    row_of = {int(node): k for k, node in enumerate(placed.nodes)}
+    nodes = [int(node) for node in placed.nodes[pool.tree[placed.nodes] == tree]]
+    edges = [(int(parent), int(child)) for parent, child in pool.edges if int(child) in nodes]
+    parent_of = {child: parent for parent, child in edges}
+    for kind in placed.kinds:
+        for parent, child in edges:
+            ends = kind.positions[[row_of[parent], row_of[child]]]
+            axes.plot(*ends.T, color="#A0A0A0", linewidth=0.7, zorder=1)
+        for node in nodes:
+            position, level = kind.positions[row_of[node]], int(pool.level[node])
+            axes.plot(
+                *position, kind.marker, color=_level_colour(level), zorder=2,
+                markersize=5.5, markerfacecolor=None if kind.name == "text" else "white",
+            )  # fmt: skip
+            table.add(
+                label, pool.videos[tree], node, parent_of.get(node), level, kind.name,
+                *map(float, position), float(kind.distances[row_of[node]]),
+            )  # fmt: skip
+
+
 def _level_colour(level: int) -> str:
     return COLOURS[level % len(COLOURS)]
 
@@ -282,9 +313,9 @@ def _trees(pool: Any, options: Options) -> list[int]:
     if options.videos:
         if missing := sorted(set(options.videos) - set(pool.videos)):
             raise NotApplicable(f"`video`={missing[0]}: the split {options.split} has no such tree")
-        return [pool.videos.index(video) for video in options.videos[:TREES]]
+        return [pool.videos.index(video) for video in options.videos[:MAX_TREES]]
     sizes = np.bincount(pool.tree, minlength=len(pool.videos))
-    return np.argsort(-sizes, kind="stable")[:TREES].tolist()
+    return np.argsort(-sizes, kind="stable")[:MAX_TREES].tolist()
 
 
 def _points(
@@ -315,7 +346,7 @@ def to_disc(points: Float[np.ndarray, "N n1"], c: float, seed: int) -> Float[np.
     space: Array = jnp.asarray(points, jnp.float32)
     if space.shape[-1] > 3:
         rng = np.random.default_rng(seed)
-        sampled = np.sort(rng.permutation(len(points))[:SAMPLE])
+        sampled = np.sort(rng.permutation(len(points))[:HOROPCA_SAMPLE])
         origin = lorentz.origin(space.shape[-1] - 1, c)
         fitted = horopca.fit(space[sampled], 2, c, origin, joint=True, seed=seed)
         space = horopca.project(fitted, space)

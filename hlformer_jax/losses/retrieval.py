@@ -93,11 +93,11 @@ def _checks_pairs(loss: Loss) -> Loss:
 
     @functools.wraps(loss)
     def checked_loss(*args: Any, **kwargs: Any) -> Array:
-        given = signature.bind(*args, **kwargs)
-        pairs = given.arguments["pairs"]
+        call = signature.bind(*args, **kwargs)
+        pairs = call.arguments["pairs"]
         is_traced = any(isinstance(x, jax.core.Tracer) for x in pairs)
-        given.arguments["pairs"] = pairs = pairs.checked()
-        value = loss(*given.args, **given.kwargs)
+        call.arguments["pairs"] = pairs = pairs.checked()
+        value = loss(*call.args, **call.kwargs)
         return jnp.where(pairs.exist(), value, jnp.nan) if is_traced else value
 
     return cast(Loss, checked_loss)

@@ -67,7 +67,7 @@ def tree(
       HOVER, eq. 6, with the positive in the denominator and a mean over parents.
     """
     mask = jnp.asarray(mask)
-    allowed = _allowed(mask, related)
+    allowed = _softmax_mask(mask, related)
     return jnp.asarray(sum(_cross_entropy(x, allowed, mask, reduction) for x in logits) / 2)
 
 
@@ -139,7 +139,7 @@ def entailment(
     return jnp.asarray(sum(masked_mean(angle, jnp.asarray(mask)) for angle in outside) / 2)
 
 
-def _allowed(mask: Array, related: Array | None) -> jax.Array:
+def _softmax_mask(mask: Array, related: Array | None) -> jax.Array:
     """Return True for the columns in each row's softmax: real, and unrelated or the diagonal."""
     diagonal = jnp.eye(len(mask), dtype=bool)
     allowed = jnp.broadcast_to(mask[None], diagonal.shape)

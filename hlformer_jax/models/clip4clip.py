@@ -107,7 +107,7 @@ class TemporalBlock(nn.Module):
         normal = layers.LayerNorm(self.dtype, name="norm1")(x)
         options = BlockOptions(self.num_heads, dropout=0.0, dtype=self.dtype)
         attention = EuclideanAttention(options, name="attention")
-        attended = attention(normal, normal, None, mask, False)
+        attended = attention(normal, normal, None, mask, train=False)
         x = x + as_float(layers.Dense(x.shape[-1], self.dtype, name="output")(attended))
         normal = layers.LayerNorm(self.dtype, name="norm2")(x)
         hidden = layers.Dense(4 * x.shape[-1], self.dtype, name="layer1")(normal)

@@ -292,14 +292,14 @@ class TextEncoder(nn.Module):
             if x.shape[-1] == size:
                 return x
             return as_float(_dense(options, "input")(x.astype(options.dtype)))
-        x = layers.InputProjection(size, 0.0, options.dtype, name="input")(x, False)
+        x = layers.InputProjection(size, 0.0, options.dtype, name="input")(x, train=False)
         if options.text_encoder == "mean":
             return masked_mean(as_float(x), mask)
         x = layers.PositionEmbedding(options.max_words, 0.0, options.dtype, name="position")(
-            x, False
+            x, train=False
         )
         block = BlockOptions(num_heads=options.num_heads, dropout=0.0, dtype=options.dtype)
-        x = blocks.EuclideanBlock(block, name="block")(x, x, None, mask, False)
+        x = blocks.EuclideanBlock(block, name="block")(x, x, None, mask, train=False)
         return AttentionPooling(name="pooling")(x, mask)
 
 

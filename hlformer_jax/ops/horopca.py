@@ -55,7 +55,7 @@ from hlformer_jax.ops.optim import scale_by_length_adam
 from hlformer_jax.ops.poincare import Ball, inside
 from hlformer_jax.typing import Array
 
-RATE = 0.1
+FIRST_STEP = 0.1
 """Approximate length of the first steps of the ascent, in radians."""
 
 CLIMBED, CLIMBED_JOINTLY = 2, 6
@@ -211,7 +211,7 @@ def fit(
         base = statistics.lorentz_mean(points, c=c)[0]
     base = jnp.asarray(base, points.dtype)
     # From here on the points have curvature −1 and are boosted so that the base is the origin.
-    relative = _seen_from(base, points, c)[..., 1:] * jnp.sqrt(c)
+    relative = _boost_to_origin(base, points, c)[..., 1:] * jnp.sqrt(c)
     x = lorentz.from_space(relative)
     key = jax.random.key(seed)
     directions = jnp.zeros((0, n), points.dtype)
@@ -238,7 +238,7 @@ def project(components: HoroPCA, points: Float[Array, "*batch n1"]) -> Float[Arr
     """
     points = as_vectors(points)
     same_length(components.base, points)
-    relative = _seen_from(components.base, points, components.c)
+    relative = _boost_to_origin(components.base, points, components.c)
     return lorentz_horospherical(relative, components.directions, components.c)
 
 
@@ -269,7 +269,7 @@ def variance(points: Float[Array, "N n1"], c: ArrayLike = 1.0) -> Float[Array, "
     return jnp.mean(jnp.square(lorentz.pairwise_distance(points, points, c)))
 
 
-def _seen_from(
+def _boost_to_origin(
     base: Float[Array, " n1"], points: Float[Array, "*batch n1"], c: Float[Array, ""]
 ) -> Float[Array, "*batch n1"]:
     """Apply the boost that takes the base point to the origin."""
@@ -373,7 +373,7 @@ def _ascend(
     optimizer = scale_by_length_adam(b1=0.9, b2=0.99)
     fraction = jnp.arange(steps, dtype=start.dtype) / steps
     size = jnp.sqrt(jnp.asarray(start.shape[-1], start.dtype))
-    rates = RATE * (1 + jnp.cos(jnp.pi * fraction)) / (2 * size)
+    rates = FIRST_STEP * (1 + jnp.cos(jnp.pi * fraction)) / (2 * size)
 
     def step(state: tuple, rate: Array) -> tuple[tuple, None]:
         frame, moments, best, highest = state

@@ -697,25 +697,25 @@ def weights_between(t: Array, rise: Array) -> tuple[Array, Array, Array]:
       a, b, and 1 − a − b = 2 sinh(t L / 2) sinh(u L / 2) / cosh(L / 2).
     """
     t = jnp.where(is_between(t, rise), t, 0.5)
-    u, is_near = 1 - t, is_short(rise)
+    u, uses_rise = 1 - t, is_short(rise)
 
-    near = jnp.where(is_near, rise, 0)
-    z = 4 * near * jnp.square(asinhc_sqrt(near))  # L²
+    short_rise = jnp.where(uses_rise, rise, 0)
+    z = 4 * short_rise * jnp.square(asinhc_sqrt(short_rise))  # L²
     per_whole = 1 / sinhc_sqrt(z)
     a = u * sinhc_sqrt(u * u * z) * per_whole
     b = t * sinhc_sqrt(t * t * z) * per_whole
     halves = sinhc_sqrt(t * t * z / 4) * sinhc_sqrt(u * u * z / 4)
     rest = t * u * z / 2 * halves / cosh_sqrt(z / 4)
 
-    length = 2 * jnp.arcsinh(jnp.sqrt(jnp.where(is_near, 1, rise)))
-    whole = jnp.expm1(-2 * length)
-    far_a = jnp.exp(-t * length) * (jnp.expm1(-2 * u * length) / whole)
-    far_b = jnp.exp(-u * length) * (jnp.expm1(-2 * t * length) / whole)
-    far_rest = jnp.expm1(-t * length) * jnp.expm1(-u * length) / (1 + jnp.exp(-length))
+    length = 2 * jnp.arcsinh(jnp.sqrt(jnp.where(uses_rise, 1, rise)))
+    denominator = jnp.expm1(-2 * length)
+    long_a = jnp.exp(-t * length) * (jnp.expm1(-2 * u * length) / denominator)
+    long_b = jnp.exp(-u * length) * (jnp.expm1(-2 * t * length) / denominator)
+    long_rest = jnp.expm1(-t * length) * jnp.expm1(-u * length) / (1 + jnp.exp(-length))
     return (
-        jnp.where(is_near, a, far_a),
-        jnp.where(is_near, b, far_b),
-        jnp.where(is_near, rest, far_rest),
+        jnp.where(uses_rise, a, long_a),
+        jnp.where(uses_rise, b, long_b),
+        jnp.where(uses_rise, rest, long_rest),
     )
 
 
@@ -744,9 +744,9 @@ def combine_ends(
         return by_x * x + by_y * y + by_difference * (y - x)
 
     def replace(weights: tuple[Array, Array, Array], t: Array, x: Array, y: Array) -> Array:
-        is_nearer = t <= 0.5
-        near, far = jnp.where(is_nearer, x, y), jnp.where(is_nearer, y, x)
-        moved = move(near, far, jnp.where(is_nearer, t, 1 - t))
+        is_x_nearer = t <= 0.5
+        nearer, farther = jnp.where(is_x_nearer, x, y), jnp.where(is_x_nearer, y, x)
+        moved = move(nearer, farther, jnp.where(is_x_nearer, t, 1 - t))
         return jnp.where(is_valid, combine(weights, t, x, y), moved)
 
     # Gradients compute both again, as in `lorentz.usual`. The sum is inside the condition, because

@@ -39,6 +39,7 @@ References:
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -507,33 +508,39 @@ def pairwise_distance(
     at most 16 times the error of p · q in units of |p| |q|, a few eps. See
     `lorentz.pairwise_distance`.
     """
-    p, q, c, rise, is_near = _rise_between(p, q, c)
-    by_product = 2 * scaled_asinh(safe_sqrt(rise), c[..., None, None])
-    return replace_near(by_product, is_near, p, q, c, _distance)
+    pairs = _rise_between(p, q, c)
+    by_product = 2 * scaled_asinh(safe_sqrt(pairs.rise), pairs.c[..., None, None])
+    return replace_near(by_product, pairs.is_near, pairs.p, pairs.q, pairs.c, _distance)
 
 
 def pairwise_squared_distance(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike = 1.0
 ) -> Float[Array, "*#batch M N"]:
     """Return squared Lorentzian distances of all pairs, computed as in `pairwise_distance`."""
-    p, q, c, rise, is_near = _rise_between(p, q, c)
-    return replace_near(4 * rise, is_near, p, q, c, squared_distance)
+    pairs = _rise_between(p, q, c)
+    return replace_near(4 * pairs.rise, pairs.is_near, pairs.p, pairs.q, pairs.c, squared_distance)
+
+
+class _PairRises(NamedTuple):
+    """The quotients |p_i − q_j|² / (γ_i γ_j) of all pairs of two sets."""
+
+    rise: Array  # 1 for near pairs
+    is_near: Array
+    p: Array  # the points, moved inside, and c, with the same batch axes
+    q: Array
+    c: Array
 
 
 def _rise_between(
     p: Float[Array, "*#batch M n"], q: Float[Array, "*#batch N n"], c: ArrayLike
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Compute |p_i − q_j|² / (γ_i γ_j) of all pairs by one matrix product.
-
-    Returns:
-      p, q (both moved inside) and c with the same batch axes; the quotients, 1 for near pairs; and
-      which pairs are near.
-    """
+) -> _PairRises:
+    """Compute |p_i − q_j|² / (γ_i γ_j) of all pairs by one matrix product."""
     p, q, c = align_sets(as_sets(p), as_sets(q), c)
     (p, gap_p), (q, gap_q) = inside(p, c[..., None]), inside(q, c[..., None])
     room = gap_p[..., :, None] * gap_q[..., None, :]
     squares, is_near = squares_between(p, q)
-    return p, q, c, jnp.where(is_near, 1, _divide(squares, room)), is_near
+    rise = jnp.where(is_near, 1, _divide(squares, room))
+    return _PairRises(rise, is_near, p, q, c)
 
 
 def mobius_add(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:

@@ -114,7 +114,7 @@ def evaluate(
         if _owners(scores) != owners:
             raise EnsembleError(f"{path} has other relevant videos than {members[0]}")
     _check_sentences(members, read)
-    aligned = [_aligned(scores, first) for scores in read]
+    aligned = [_align(scores, first) for scores in read]
     relevant = first["relevant"]
     rows = {str(path): scores for path, scores in zip(members, aligned, strict=True)}
     rows["ensemble"] = combine(aligned)
@@ -222,7 +222,7 @@ def _check_sentences(members: Sequence[Path], read: Sequence[Mapping[str, np.nda
                 )
 
 
-def _aligned(arrays: dict[str, np.ndarray], first: dict[str, np.ndarray]) -> np.ndarray:
+def _align(arrays: dict[str, np.ndarray], first: dict[str, np.ndarray]) -> np.ndarray:
     """Return scores in the order of the rows and columns of the first file."""
     rows, columns = (
         np.argsort(arrays[name])[np.searchsorted(np.sort(arrays[name]), first[name])]

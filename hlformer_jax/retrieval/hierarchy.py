@@ -127,7 +127,7 @@ def rank_nodes(
         rows = devices.constrain(mesh, rows)
         node = jnp.minimum(rows, count - 1)
         scores = jnp.matmul(queries[node], candidates.T, precision=jax.lax.Precision.HIGHEST)
-        others = columns[None] != node[:, None]
+        is_candidate = columns[None] != node[:, None]
         score = jnp.take_along_axis(scores, node[:, None], axis=-1)
         same_tree = tree[node][:, None] == tree[None]
         children = jnp.asarray(nodes.children)[node]
@@ -137,14 +137,14 @@ def rank_nodes(
 
         def child_rank(column: Array) -> Array:
             score = jnp.take_along_axis(scores, jnp.maximum(column, 0), axis=-1)
-            rank = ranking.rank_among(scores, score, others & ~is_child)
+            rank = ranking.rank_among(scores, score, is_candidate & ~is_child)
             return jnp.where(column[:, 0] < 0, 0, rank)
 
         is_finite = jnp.all(jnp.isfinite(scores), axis=-1)
         return (
-            jnp.where(is_finite, ranking.rank_among(scores, score, others), 0),
+            jnp.where(is_finite, ranking.rank_among(scores, score, is_candidate), 0),
             jnp.argmax(scores, axis=-1).astype(jnp.int32),
-            ranking.rank_among(scores, score, same_tree & others),
+            ranking.rank_among(scores, score, same_tree & is_candidate),
             jnp.stack([child_rank(column) for column in child_columns], axis=-1),
         )
 

@@ -24,10 +24,10 @@ from jaxtyping import Float
 
 from hlformer_jax.data.annotations.spans import Span
 
-SHARE = 0.5
+THRESHOLD_SHARE = 0.5
 """Place of the threshold between the median and the largest score, from 0 to 1."""
 
-GAP = 2.0
+MAX_GAP_PERIODS = 2.0
 """Largest distance of neighbouring frames in periods; at a larger distance frames are missing."""
 
 OVERLAPS = (0.3, 0.5, 0.7)
@@ -71,9 +71,9 @@ def find_moments(
     median = float(np.median(scores))
     largest = float(scores.max())
     # Rounding must not lift the threshold above the largest score.
-    threshold = min(median + SHARE * (largest - median), largest)
+    threshold = min(median + THRESHOLD_SHARE * (largest - median), largest)
     good = scores >= threshold
-    is_gap = np.diff(times) > GAP * period
+    is_gap = np.diff(times) > MAX_GAP_PERIODS * period
     begins = good & np.concatenate([[True], ~good[:-1] | is_gap])
     ends = good & np.concatenate([~good[1:] | is_gap, [True]])
     edges = np.append(np.where(is_gap, times[:-1] + period, times[1:]), times[-1] + period)

@@ -124,13 +124,13 @@ def _products_on_cpu(queries: Array, vectors: Array) -> Array:
     return jnp.moveaxis(_exact_einsum("blh,qh->blq", vectors, queries), -1, 0)[:count]
 
 
-def _exact_einsum(subscripts: str, left: Array, right: Array) -> Array:
+def _exact_einsum(subscripts: str, first: Array, second: Array) -> Array:
     return jnp.einsum(
         subscripts,
-        left,
-        right,
+        first,
+        second,
         precision=jax.lax.Precision.HIGHEST,  # otherwise a GPU may round float32 vectors
-        preferred_element_type=jnp.int32 if left.dtype == jnp.int8 else jnp.float32,
+        preferred_element_type=jnp.int32 if first.dtype == jnp.int8 else jnp.float32,
     )
 
 

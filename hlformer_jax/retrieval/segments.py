@@ -20,7 +20,7 @@ from hlformer_jax.data.transforms import unit
 
 BETA = 0.7  # weight of the graph in the propagation
 ROUNDING = 1e-6  # shorter differences and lower peaks are rounding errors and count as 0
-LONGEST = 4096
+MAX_GRAPH_FRAMES = 4096
 """Largest number of frames in one graph: 68 minutes at a frame per second.
 
 The size of the graph grows with the square of the length, so a longer video is first cut into parts
@@ -68,7 +68,7 @@ def segments(
     if not np.isfinite(vectors).all():
         raise ValueError("vectors has NaN or infinite numbers: pass finite unit vectors")
     count = len(vectors)
-    parts = -(-count // LONGEST)
+    parts = -(-count // MAX_GRAPH_FRAMES)
     bounds = np.arange(parts + 1) * count // parts
     starts, propagated = [], []
     for first, last in zip(bounds[:-1], bounds[1:], strict=True):

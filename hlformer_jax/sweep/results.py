@@ -60,7 +60,6 @@ def collect(
     """
     selection = runs if selection is None else selection
     trained = {run.variant for run in selection}
-    rows = []
     finished = {run.directory: _read_finished(root / run.directory / RESULT) for run in runs}
     have_ended = [run for run in runs if finished[run.directory] is not None]
     unrecorded = check_same_data(runs, have_ended, root)
@@ -71,38 +70,10 @@ def collect(
     # Parts of the test split by the ratio of moment to video, if all runs have annotated moments.
     parts = [name for name in common if name.startswith("ratio=") and name not in sweep.metrics]
     names = [*sweep.metrics, *parts, *(moments.METRICS if localised else ())]
-    for name in sweep.variants:
-        results, missing = [], []
-        failures: list[dict[str, str]] = []
-        skipped: list[dict[str, str]] = []
-        for run in (run for run in runs if run.variant == name):
-            if (result := finished[run.directory]) is not None:
-                place = {"directory": str(run.directory), "title": run.title}
-                results.append({**result, **place})
-                continue
-            missing.append(run.seed)
-            if failure := read_result(root / run.directory / FAILURE):
-                attempt = {"title": run.title, "reason": failure["reason"]}
-                (skipped if failure.get("skipped") else failures).append(attempt)
-        value = sweep["values"].get(name)
-        rows.append(
-            {
-                "variant": name,
-                # JSON has no infinity; Python's float accepts this word.
-                "value": "inf" if value is not None and math.isinf(value) else value,
-                "series": sweep.series.get(name, ""),
-                "published": dict(sweep.published.get(name, {})),
-                "corrected": _corrected(sweep, name),
-                "published_costs": dict(sweep.published_costs.get(name, {})),
-                **_summary(results, names),
-                "seeds": [result["seed"] for result in results],
-                "missing_seeds": missing,
-                "failures": failures,
-                "skipped": skipped,
-                "left_out": name not in trained,
-                "runs": results,
-            }
-        )
+    rows = [
+        _describe_variant(sweep, name, runs, finished, root, names, left_out=name not in trained)
+        for name in sweep.variants
+    ]
     if sweep.corpora:
         _rank(rows, sweep.metrics[-1])
     data, variants = _describe_data(runs, finished)
@@ -143,6 +114,57 @@ def collect(
     }
 
 
+def _describe_variant(
+    sweep: ConfigDict,
+    name: str,
+    runs: Sequence[Run],
+    finished: Mapping[Path, Mapping[str, Any] | None],
+    root: Path,
+    names: Sequence[str],
+    left_out: bool,
+) -> dict[str, Any]:
+    """Return the row of a variant: its settings, its published figures and its results.
+
+    Args:
+      sweep: the sweep.
+      name: the name of the variant.
+      runs: the runs of the sweep.
+      finished: the result of each run, by its directory; None if it is not finished.
+      root: the directory of the sweep.
+      names: the metrics.
+      left_out: whether the variant was not selected.
+    """
+    results, missing = [], []
+    failures: list[dict[str, str]] = []
+    skipped: list[dict[str, str]] = []
+    for run in (run for run in runs if run.variant == name):
+        if (result := finished[run.directory]) is not None:
+            place = {"directory": str(run.directory), "title": run.title}
+            results.append({**result, **place})
+            continue
+        missing.append(run.seed)
+        if failure := read_result(root / run.directory / FAILURE):
+            attempt = {"title": run.title, "reason": failure["reason"]}
+            (skipped if failure.get("skipped") else failures).append(attempt)
+    value = sweep["values"].get(name)
+    return {
+        "variant": name,
+        # JSON has no infinity; Python's float accepts this word.
+        "value": "inf" if value is not None and math.isinf(value) else value,
+        "series": sweep.series.get(name, ""),
+        "published": dict(sweep.published.get(name, {})),
+        "corrected": _corrected(sweep, name),
+        "published_costs": dict(sweep.published_costs.get(name, {})),
+        **_summary(results, names),
+        "seeds": [result["seed"] for result in results],
+        "missing_seeds": missing,
+        "failures": failures,
+        "skipped": skipped,
+        "left_out": left_out,
+        "runs": results,
+    }
+
+
 def _read_finished(path: Path) -> dict[str, Any] | None:
     """Read result.json, with the names of metrics that are null or NaN as "undefined"."""
     result = read_result(path)
@@ -173,13 +195,13 @@ def _references(
         feature = result.get("data", {}).get("feature", "")
         for method, metrics in result.get("references", {}).items():
             same_features = rows.setdefault((method, feature), [])
-            found = name_data(run.config), metrics
+            measured = name_data(run.config), metrics
             for _, corpora in same_features:
-                name, values = corpora.setdefault(run.corpus, found)
-                if name == found[0] or values == metrics:  # a teacher changes no reference
+                name, values = corpora.setdefault(run.corpus, measured)
+                if name == measured[0] or values == metrics:  # a teacher changes no reference
                     break
             else:
-                same_features.append((run.variant, {run.corpus: found}))
+                same_features.append((run.variant, {run.corpus: measured}))
     features = {feature for _, feature in rows}
     return [
         {
@@ -212,8 +234,8 @@ def _describe_data(
     variants: dict[str, list[str]] = {}
     with_sizes: set[str] = set()
     for run in runs:
-        found = measured.get((run.variant, run.corpus)) or describe_data(run.config)
-        data = {"corpus": run.corpus, **found}
+        description = measured.get((run.variant, run.corpus)) or describe_data(run.config)
+        data = {"corpus": run.corpus, **description}
         key = repr(sorted(data.items()))
         described.setdefault(key, data)
         names = variants.setdefault(key, [])
@@ -379,8 +401,9 @@ def _describe_corpora(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     measured = {row["variant"]: {run.get("corpus", "") for run in row["runs"]} for row in rows}
     corpora = sorted(set().union(*measured.values()))
     lines = []
-    for name, own in measured.items():
-        if own and (missing := [corpus for corpus in corpora if corpus not in own]):
+    for name, variant_corpora in measured.items():
+        missing = [corpus for corpus in corpora if corpus not in variant_corpora]
+        if variant_corpora and missing:
             lines.append(
                 f"{name} has no finished run on {', '.join(missing)}: its means are over fewer"
                 " corpora, so do not compare them with those of other variants"

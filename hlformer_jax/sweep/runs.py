@@ -170,7 +170,7 @@ def open_data(
         key = "".join(section.to_json() for section in sections)
         if key not in fingerprints:
             try:
-                fingerprints[key] = Fingerprints.of(training.build(run.config))
+                fingerprints[key] = Fingerprints.from_family(training.build(run.config))
             except MissingDataError as error:
                 fingerprints[key] = error
         inputs = fingerprints[key]

@@ -64,14 +64,14 @@ def convert(
     checkpoints.check_new(out)
     content = load(source)
     try:
-        params, info = _converted(content, source.stat().st_size)
+        params, info = _convert_parameters(content, source.stat().st_size)
         family = _family(info)
         _check_shapes(params, family)
     except ConversionError as error:
         raise ConversionError(f"{source}: {error}") from None
     info = {"source": source.name, **info}
     checkpoints.save_params(out, params, info)
-    for line in _clamped(params, family):
+    for line in _describe_clamped(params, family):
         report(line)
     return info
 
@@ -114,17 +114,17 @@ def _check_shapes(params: Mapping[str, Any], family: Any) -> None:
         "": differing,
     }
     if any(problems.values()):
-        listed = "; ".join(kind + _shortened(names) for kind, names in problems.items() if names)
+        listed = "; ".join(kind + _shorten_list(names) for kind, names in problems.items() if names)
         raise ConversionError(f"it is not a complete checkpoint: {listed}")
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _shorten_list(names: Sequence[str]) -> str:
     """Return at most `MAX_LISTED` names, separated by commas, and the number of further names."""
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(names[:MAX_LISTED]) + more
 
 
-def _clamped(params: Mapping[str, Any], family: Any) -> list[str]:
+def _describe_clamped(params: Mapping[str, Any], family: Any) -> list[str]:
     """Return a line for each parameter outside of the bounds that the released code clamps it to.
 
     The file has the parameters before the clamp, which precedes every forward pass.
@@ -175,10 +175,10 @@ def undetermined_fields(info: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       info: the facts that `convert` has returned.
     """
-    defaults, known = flat(_configuration(info)), set(info)
+    defaults, determined = flat(_configuration(info)), set(info)
     if info["model.fusion"] == "mean":
-        known.add("model.temperature")  # not used
-    return {field: defaults[field] for field, _ in OPTIONS.values() if field not in known}
+        determined.add("model.temperature")  # not used
+    return {field: defaults[field] for field, _ in OPTIONS.values() if field not in determined}
 
 
 def differing_blocks(info: Mapping[str, Any]) -> list[str]:
@@ -215,7 +215,9 @@ def config_file(info: Mapping[str, Any]) -> str:
     return f"configs/{data_set}.py" if model == "hlformer" else f"configs/{model}.py:{data_set}"
 
 
-def _converted(content: Mapping[Any, Any], file_size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _convert_parameters(
+    content: Mapping[Any, Any], file_size: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the parameters and the facts about the checkpoint."""
     state = _section(content, "state_dict", "model")
     if state is None:

@@ -148,7 +148,7 @@ def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
         blocks = banks.setdefault(path, {})
         if block in blocks:
             raise ConversionError(f"{quoted(name)} and another tensor are both {'.'.join(path)}")
-        blocks[block] = _oriented(name, path, value.T if transposed else np.asarray(value))
+        blocks[block] = _drop_axes(name, path, value.T if transposed else np.asarray(value))
     params: dict[str, Any] = {}
     for path, blocks in banks.items():
         if any(path[:end] in banks for end in range(1, len(path))):
@@ -160,7 +160,7 @@ def to_params(released: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return params
 
 
-def _oriented(name: str, path: tuple[str, ...], value: np.ndarray) -> np.ndarray:
+def _drop_axes(name: str, path: tuple[str, ...], value: np.ndarray) -> np.ndarray:
     """Remove axes of length 1 that only the released code has."""
     if path[-2:] == ("attention", "scale"):
         if value.size != 1:

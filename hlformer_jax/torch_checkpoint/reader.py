@@ -194,7 +194,7 @@ def _scalar(kind: Any, element: Any) -> bool | int | float:
     return np.frombuffer(element, kind.dtype)[0].item()
 
 
-def _encoded(text: Any, encoding: Any) -> bytes:
+def _encode_scalar(text: Any, encoding: Any) -> bytes:
     """Return the bytes of a NumPy scalar, which old protocols of pickle store as a text."""
     if not isinstance(text, str) or not isinstance(encoding, str) or encoding != "latin1":
         raise TypeError("bytes have another encoding than latin1")
@@ -205,7 +205,7 @@ _NAMES: Mapping[str, Any] = {
     "collections.OrderedDict": _Dict,
     "easydict.EasyDict": _Dict,
     "Opts.optimization.WarmupLinearSchedule": _Dict,
-    "_codecs.encode": _encoded,
+    "_codecs.encode": _encode_scalar,
     "numpy.dtype": _scalar_type,
     "numpy.core.multiarray.scalar": _scalar,
     "numpy._core.multiarray.scalar": _scalar,

@@ -144,7 +144,7 @@ def evaluate_checkpoint(
         report(f"{path} is not finished ({unfinished}): its best epoch so far is evaluated")
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
-        inputs = run_directory.Fingerprints.of(family)
+        inputs = run_directory.Fingerprints.from_family(family)
         run_directory.check_evaluation(directory, path, config, inputs, overwrite)
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
@@ -187,10 +187,10 @@ def _check_distinct(outputs: Mapping[str, Path], directory: Path) -> None:
             is_written = place.name in (*records, *run_directory.WRITTEN)
             is_place = folder == directory.resolve() or any((folder / x).exists() for x in records)
             if is_written and is_place:
-                other = folder / f"{name}.npz"
+                suggestion = folder / f"{name}.npz"
                 raise files.OutputError(
                     f"`{name}`={file} is a file that a run or an evaluation writes itself: give"
-                    f" another name, such as {other}"
+                    f" another name, such as {suggestion}"
                 )
 
 
@@ -263,7 +263,7 @@ def _check_same_model(path: Path, info: Mapping[str, Any], family: Family) -> No
 TVR = "tvr"
 
 
-class QueryError(UserError, ValueError):
+class RunQueryError(UserError, ValueError):
     """A query cannot be answered; the message gives the reason and a query that can."""
 
 
@@ -286,7 +286,7 @@ class RankedVideo(NamedTuple):
     seconds: bool
 
 
-class Archive:
+class EncodedSplit:
     """The encoded videos of a split, for queries."""
 
     def __init__(
@@ -305,13 +305,15 @@ class Archive:
           report: receives one line about the checkpoint.
 
         Raises:
-          QueryError: for a model of action trees.
+          RunQueryError: for a model of action trees.
           CheckpointError: if the checkpoint is missing, damaged or of another model.
         """
         mesh = devices.mesh()
         family, params = open_checkpoint(config, path, report, mesh)
         if not isinstance(family, PRVR):
-            raise QueryError(f"{path} is a model of action trees, which cannot rank whole videos")
+            raise RunQueryError(
+                f"{path} is a model of action trees, which cannot rank whole videos"
+            )
         self.split: Split = getattr(family.data, split)
         self._config, self._params, self._model = config, params, family.model
         self._evaluator = family.evaluator
@@ -323,11 +325,11 @@ class Archive:
         """Return the prepared features of a caption.
 
         Raises:
-          QueryError: if the split has no caption with that id.
+          RunQueryError: if the split has no caption with that id.
         """
         ids = self.split.caption_ids()
         if caption_id not in ids:
-            raise QueryError(
+            raise RunQueryError(
                 f"`caption`={caption_id}: the split has no such caption"
                 f"{suggestion(caption_id, ids) or f'; its first is {ids[0]!r}'}"
             )
@@ -386,28 +388,28 @@ def check_encoder(
       warn: receives a warning.
 
     Raises:
-      QueryError: if the encoder is missing or did not make the features, or if the data set is
+      RunQueryError: if the encoder is missing or did not make the features, or if the data set is
         synthetic.
     """
     data = config.data
     if synthetic.is_synthetic(data):
-        raise QueryError(
+        raise RunQueryError(
             "the synthetic corpus has no encoder: query by one of its captions, `caption`=ID"
         )
     if encoder is None:
-        raise QueryError(
+        raise RunQueryError(
             "`encoder` is missing: give the hub id or folder of the encoder that made the captions'"
             " features, for example FacebookAI/roberta-large (docs/training.md)"
         )
     if encoder.token_width != data.text_dim:
-        raise QueryError(
+        raise RunQueryError(
             f"{encoder.name} gives features of width {encoder.token_width}, but the model"
             f" reads words of width {data.text_dim}: give the encoder that made the features"
             f" of {data.collection} by `encoder`"
         )
     recorded = dataset.text_encoder(data)
     if recorded is not None and recorded[1] != encoder.fingerprint:
-        raise QueryError(
+        raise RunQueryError(
             f"the features of {data.collection} were made by {recorded[0]!r}, but"
             f" {encoder.name!r} is another encoder or version: give `encoder`={recorded[0]}"
         )
@@ -443,13 +445,13 @@ def answer(
       warn: receives lines about the checkpoint and about the reliability of the answer.
 
     Raises:
-      QueryError: if there is no query, or if a query cannot be answered.
+      RunQueryError: if there is no query, or if a query cannot be answered.
     """
     if not (sentences or captions):
-        raise QueryError("there is no query: give `query`=SENTENCE or `caption`=ID")
+        raise RunQueryError("there is no query: give `query`=SENTENCE or `caption`=ID")
     if sentences:
         check_encoder(config, encoder, warn)
-    archive = Archive(config, path, split, warn)
+    archive = EncodedSplit(config, path, split, warn)
     words = [
         *(encoder.encode_tokens(sentences) if encoder is not None and sentences else ()),
         *map(archive.words, captions),

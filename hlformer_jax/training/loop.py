@@ -61,7 +61,7 @@ class NonFiniteLossError(UserError, ArithmeticError):
     """A loss or a parameter is NaN or infinite; the message names the step and the term."""
 
     @classmethod
-    def of(cls, terms: str, step: int, epoch: int, directory: Path) -> "NonFiniteLossError":
+    def at_step(cls, terms: str, step: int, epoch: int, directory: Path) -> "NonFiniteLossError":
         """Return the error for terms, at a step of an epoch (from 0), in a run's directory."""
         return cls(
             f"step {step} (epoch {epoch + 1}): {terms} is not finite. The newest checkpoint in"
@@ -284,7 +284,7 @@ class MetricsLogger:
         broken = [name for name, value in values.items() if not np.isfinite(value)]
         if broken:
             terms = [name for name in broken if name != "loss"] or broken
-            raise NonFiniteLossError.of(", ".join(terms), step, epoch, self._directory)
+            raise NonFiniteLossError.at_step(", ".join(terms), step, epoch, self._directory)
 
     def validation(
         self, step: int, epoch: int, result: Result, seconds: float, progress: Progress
@@ -455,7 +455,7 @@ def start(
     if init is not None:
         init = init.resolve()
         checkpoints.open_params(init).close()  # checked before the data is prepared
-    inputs, train = run_directory.Fingerprints.of(family), config.train
+    inputs, train = run_directory.Fingerprints.from_family(family), config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
     with processes.first_alone("workdir"):
         claim = run_directory.claim_workdir(
@@ -627,7 +627,9 @@ class Trainer:
         """
         if not bool(devices.to_host(_is_finite(self.state.params))):
             epoch = step // self.steps_per_epoch
-            raise NonFiniteLossError.of("a parameter after the update", step, epoch, self.directory)
+            raise NonFiniteLossError.at_step(
+                "a parameter after the update", step, epoch, self.directory
+            )
 
     def _rates(self, last: int) -> Float[np.ndarray, " steps"] | None:
         """Return the learning rate of every step; None if the family has no schedule."""

@@ -72,7 +72,7 @@ def scale_by_name(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
     def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
         del params
-        return _scaled(updates, factor), state
+        return _scale_leaves(updates, factor), state
 
     return RowWise(lambda params: optax.EmptyState(), update)
 
@@ -84,13 +84,13 @@ def add_decayed_weights(rate: float, undecayed: Collection[str]) -> optax.Gradie
     def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
         if not isinstance(updates, Rows):
             return plain.update(updates, state, params)
-        decay = _scaled(params, lambda path: 0.0 if _has_name(path, undecayed) else rate)
+        decay = _scale_leaves(params, lambda path: 0.0 if _has_name(path, undecayed) else rate)
         return jax.tree.map(jnp.add, updates, decay), state
 
     return RowWise(plain.init, update)
 
 
-def _scaled(tree: Params, factor: Callable[[tuple], float]) -> Params:
+def _scale_leaves(tree: Params, factor: Callable[[tuple], float]) -> Params:
     """Multiply each array of a tree by the factor for its path."""
 
     def scale(array: Any, number: Any) -> Any:

@@ -64,7 +64,7 @@ class Fingerprints(NamedTuple):
     subset: str | None = None  # also None without a file in `trees.train_subset`
 
     @classmethod
-    def of(cls, family: Any) -> "Fingerprints":
+    def from_family(cls, family: Any) -> "Fingerprints":
         """Return the fingerprints of a `Family`; opens its data."""
         optional = (getattr(family, name, None) for name in (_MOMENTS, _SUBSET))
         return cls(family.fingerprint, *optional)
@@ -108,8 +108,8 @@ def claim_workdir(
       OccupiedError: if another process is training in the directory.
     """
     if not writes:
-        if (recorded := _recorded(workdir)) is not None:
-            _compare(recorded, workdir, config, inputs, init, movable)
+        if (recorded := _read_settings(workdir)) is not None:
+            _check_same_settings(recorded, workdir, config, inputs, init, movable)
         return contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
         try:
@@ -131,7 +131,7 @@ def claim_workdir(
 
 def recorded_init(workdir: Path) -> Path | None:
     """Return the run or checkpoint whose parameters a run started from, or None."""
-    recorded = _recorded(workdir) or {}
+    recorded = _read_settings(workdir) or {}
     return Path(recorded["init"]) if "init" in recorded else None
 
 
@@ -141,7 +141,7 @@ def recorded_inputs(workdir: Path) -> Fingerprints:
     Raises:
       WorkdirError: if the record is damaged.
     """
-    return _inputs(_recorded(workdir) or {})
+    return _inputs(_read_settings(workdir) or {})
 
 
 def _inputs(recorded: Mapping[str, Any]) -> Fingerprints:
@@ -153,7 +153,7 @@ def describe_unfinished(workdir: Path) -> str:
 
     A run whose newest state was removed, or cannot be read, counts as finished.
     """
-    directory, recorded = Path(workdir) / "checkpoints" / "newest", _recorded(Path(workdir))
+    directory, recorded = Path(workdir) / "checkpoints" / "newest", _read_settings(Path(workdir))
     if recorded is None or not checkpoints.has_steps(directory):
         return ""
     with (
@@ -191,7 +191,7 @@ def check_workdir(
       WorkdirError: if the directory holds another run, or files that no run wrote.
     """
     files.check_replaced(workdir / "config.json")  # refuses a link
-    recorded = _recorded(workdir)
+    recorded = _read_settings(workdir)
     existing = [name for name in WRITTEN if os.path.lexists(workdir / name)]
     if existing and recorded is None:
         raise WorkdirError(
@@ -203,7 +203,7 @@ def check_workdir(
     is_tested = (workdir / ranking.METRICS_FILE).exists()  # even if its checkpoints were removed
     has_begun = has_newest or has_best or is_tested
     if has_begun and recorded is not None:
-        _compare(recorded, workdir, config, inputs, init, movable)
+        _check_same_settings(recorded, workdir, config, inputs, init, movable)
     # A run that was killed in its first save has no newest state either, and begins again.
     if has_best and not has_newest and not (newest / checkpoints.SAVING).exists():
         raise WorkdirError(
@@ -222,10 +222,10 @@ def check_finished(workdir: Path, config: ConfigDict) -> Fingerprints:
     Raises:
       WorkdirError: if settings differ; names the settings.
     """
-    recorded = _recorded(workdir)
+    recorded = _read_settings(workdir)
     if recorded is None:
         return UNKNOWN
-    _compare(recorded, workdir, config, UNKNOWN, is_finished=True)
+    _check_same_settings(recorded, workdir, config, UNKNOWN, is_finished=True)
     return _inputs(recorded)
 
 
@@ -252,10 +252,10 @@ def check_evaluation(
     Raises:
       WorkdirError: if settings differ; names the settings.
     """
-    run_record = _recorded(directory)
+    run_record = _read_settings(directory)
     if run_record is None:
         files.check_replaced(directory / EVALUATION_FILE)  # refuses a link
-    recorded = run_record or _recorded(directory, EVALUATION_FILE)
+    recorded = run_record or _read_settings(directory, EVALUATION_FILE)
     if recorded is None:
         return
     if run_record is not None and directory.resolve() != checkpoint.resolve():
@@ -271,7 +271,7 @@ def check_evaluation(
             " changed when copied): correct config.data, or give the checkpoint by"
             " `checkpoint` and another `workdir`"
         )
-    if _are_other(before.moments, inputs.moments):
+    if _have_changed(before.moments, inputs.moments):
         raise WorkdirError(
             f"{directory} holds metrics of other times of moments: the file of"
             f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or give the"
@@ -313,7 +313,7 @@ def record_evaluation(
       config: the configuration of the evaluation.
       inputs: the fingerprints of the data.
     """
-    if _recorded(directory) is None:
+    if _read_settings(directory) is None:
         content = _settings(config, inputs.data) | {"checkpoint": str(checkpoint)}
         content |= environment.describe()
         files.write_json(directory / EVALUATION_FILE, content | _optional_entries(inputs))
@@ -338,7 +338,7 @@ def _changes_metrics(name: str) -> bool:
     )
 
 
-def _compare(
+def _check_same_settings(
     recorded: Mapping[str, Any],
     workdir: Path,
     config: ConfigDict,
@@ -347,9 +347,10 @@ def _compare(
     movable: Sequence[str] = (),
     is_finished: bool = False,
 ) -> None:
+    """Raise a `WorkdirError` if a recorded run differs in fields that may not change."""
     before = _inputs(recorded)
     chooses_epoch = needs_moments(config.eval.select)  # otherwise the moments change no step
-    if chooses_epoch and _are_other(before.moments, inputs.moments):
+    if chooses_epoch and _have_changed(before.moments, inputs.moments):
         raise WorkdirError(
             f"{workdir} chose its best epoch so far by other times of moments: the file of"
             f" config.eval.moments ({config.eval.moments}) was replaced; restore it, or choose"
@@ -380,16 +381,16 @@ def _compare(
             f" another `workdir` (with `init`={workdir} to start from its parameters), or give"
             " the settings that it was started with to resume it"
         )
-    if _are_other(before.subset, inputs.subset):
+    if _have_changed(before.subset, inputs.subset):
         raise WorkdirError(
             f"{workdir} holds a run with other training trees: config.trees.train_subset"
             f" ({config.trees.train_subset}) was edited; restore it, or choose another `workdir`"
         )
 
 
-def _are_other(before: str | None, now: str | None) -> bool:
-    """Return whether two fingerprints are known to differ."""
-    return None not in (before, now) and before != now
+def _have_changed(before: str | None, current: str | None) -> bool:
+    """Return whether two fingerprints are known and differ."""
+    return None not in (before, current) and before != current
 
 
 def _without_inputs(recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,8 +398,8 @@ def _without_inputs(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
     The environment is left out, because a run may resume in another.
     """
-    others = ("init", _MOMENTS, _SUBSET, "device", "versions")
-    return {name: value for name, value in recorded.items() if name not in others}
+    left_out = ("init", _MOMENTS, _SUBSET, "device", "versions")
+    return {name: value for name, value in recorded.items() if name not in left_out}
 
 
 def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[str, ...]:
@@ -407,7 +408,7 @@ def _raised_patience(recorded: Mapping[str, Any], config: ConfigDict) -> tuple[s
     return ("train.patience",) if config.train.patience > before else ()
 
 
-def _recorded(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
+def _read_settings(workdir: Path, file: str = "config.json") -> dict[str, Any] | None:
     """Read the recorded settings of a directory; None without a record."""
     path = workdir / file
     if not os.path.lexists(path):

@@ -229,9 +229,9 @@ def list_program_fields(config: ConfigDict) -> Hashable:
     Fields of `config.loss` and `config.model` are left out, because they are part of the loss,
     which is an argument of the program; fields of `config.eval`, because steps do not use them.
     """
-    others = ("loss", "model", "eval")
+    left_out = ("loss", "model", "eval")
     fields = [(name, repr(value)) for name, value in flat(config).items()]
-    return tuple(sorted(x for x in fields if x[0].partition(".")[0] not in others))
+    return tuple(sorted(x for x in fields if x[0].partition(".")[0] not in left_out))
 
 
 def compile_steps(

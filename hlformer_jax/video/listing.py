@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hlformer_jax import files
@@ -83,49 +83,79 @@ def find(
         with os.scandir(folder):
             pass
 
-    def refused(error: OSError) -> None:
-        report(str(fault(error.filename, *explain(error))))
-
     pseudo = _pseudo_devices()
     videos: list[Path] = []
     unreadable: list[Path] = []
-    visited: set[tuple[int, int]] = set()
+    for path in _walk(folder, pseudo, report, pulse):
+        pulse()
+        try:
+            if is_video(path, pseudo):
+                videos.append(path)
+        except OSError:
+            unreadable.append(path)
+    if unreadable:
+        report(_describe_unreadable(unreadable))
+    return sorted(videos, key=os.fsencode)
+
+
+def _walk(
+    folder: Path,
+    pseudo: Mapping[int, str],
+    report: Callable[[str], None],
+    pulse: Callable[[], None],
+) -> Iterator[Path]:
+    """Yield the files of a folder and all folders below it; see `find`.
+
+    Args:
+      folder: the folder.
+      pseudo: the type of each device with a file system of the kernel.
+      report: takes a line for each folder that is left out.
+      pulse: called for every folder.
+    """
+    visited: set[tuple[int, int]] = set()  # devices and inodes of folders
+
+    def refuse(error: OSError) -> None:
+        report(str(fault(error.filename, *explain(error))))
+
+    def is_new(place: str) -> bool:
+        """Return whether a folder must be listed; report it if it cannot be."""
+        try:
+            about = os.stat(place)
+        except OSError as error:  # it was deleted meanwhile
+            refuse(error)
+            return False
+        system = pseudo.get(about.st_dev)
+        if system is not None:
+            report(str(fault(place, f"is of the kernel ({system})", "it is left out")))
+            return False
+        key = about.st_dev, about.st_ino
+        if key in visited:
+            return False
+        visited.add(key)
+        return True
+
     tops = [folder]
     for top in tops:  # links are appended, so that a folder is listed by its own path first
-        for place, folders, names in os.walk(top, onerror=refused):
+        for place, folders, names in os.walk(top, onerror=refuse):
             pulse()
-            try:
-                about = os.stat(place)
-            except OSError as error:  # it was deleted meanwhile
-                refused(error)
+            if not is_new(place):
                 folders.clear()
                 continue
-            system = pseudo.get(about.st_dev)
-            if system is not None:
-                report(str(fault(place, f"is of the kernel ({system})", "it is left out")))
-            if system is not None or (about.st_dev, about.st_ino) in visited:
-                folders.clear()
-                continue
-            visited.add((about.st_dev, about.st_ino))
             folders[:] = [name for name in folders if not name.startswith(".")]
             folders.sort(key=os.fsencode)
             subfolders = [Path(place, name) for name in folders]
             tops += [path for path in subfolders if path.is_symlink()]
-            for path in (Path(place, name) for name in names if not name.startswith(".")):
-                pulse()
-                try:
-                    if is_video(path, pseudo):
-                        videos.append(path)
-                except OSError:
-                    unreadable.append(path)
-    if unreadable:
-        if len(unreadable) == 1:
-            what, advice = "cannot be read", "whether it is a video is not known"
-        else:
-            what = f"and {len(unreadable) - 1} more files cannot be read"
-            advice = "whether they are videos is not known"
-        report(str(fault(unreadable[0], what, advice)))
-    return sorted(videos, key=os.fsencode)
+            yield from (Path(place, name) for name in names if not name.startswith("."))
+
+
+def _describe_unreadable(paths: Sequence[Path]) -> str:
+    """Return a line about files that may be videos."""
+    if len(paths) == 1:
+        what, advice = "cannot be read", "whether it is a video is not known"
+    else:
+        what = f"and {len(paths) - 1} more files cannot be read"
+        advice = "whether they are videos is not known"
+    return str(fault(paths[0], what, advice))
 
 
 def _pseudo_devices() -> dict[int, str]:

@@ -88,7 +88,7 @@ _LEAP = Fraction(1)
 It is never less than `MAX_REORDERED` frames, by which times may differ in a slow video.
 """
 
-_RETURN = 128
+_MAX_WRONG_PACKETS = 128
 """Number of packets within which wrong timestamps return to the right ones."""
 
 
@@ -160,7 +160,7 @@ class Timestamps:
         ahead = stamp > last
         if abs(stamp - last) <= self._leap:
             return 0
-        for count in range(1, _RETURN + 1):
+        for count in range(1, _MAX_WRONG_PACKETS + 1):
             if not self._read_ahead(count):
                 return 0
             coming = self._ahead[count - 1].dts
@@ -176,8 +176,8 @@ class Timestamps:
 
     def _is_late(self, stamp: int) -> bool:
         """Return whether a presentation time is too late, by the packets that follow."""
-        self._read_ahead(_RETURN)
-        following = list(itertools.islice(self._ahead, _RETURN))
+        self._read_ahead(_MAX_WRONG_PACKETS)
+        following = list(itertools.islice(self._ahead, _MAX_WRONG_PACKETS))
         earlier = sum(packet.pts is not None and packet.pts < stamp for packet in following)
         last = MAX_REORDERED + self._delay  # number of the packet after this one was shown
         if len(following) < last:  # near the end of the file

@@ -244,7 +244,7 @@ def _end(
     return Fraction(container.duration, av.time_base)
 
 
-def _tagged_length(stream: VideoStream) -> float:
+def _read_tagged_length(stream: VideoStream) -> float:
     """Return the seconds of a track by its tag DURATION, such as 00:00:02.5; infinity without."""
     parts = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d*)?)", stream.metadata.get("DURATION", ""))
     if parts is None:
@@ -390,7 +390,7 @@ class Clock:
 SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
 """Codecs whose decoders can skip frames to which no other frame refers."""
 
-_HARDLY = 0.02
+_MAX_MISSING_SHARE = 0.02
 """Share of its length by which a video may end early without a warning; at least a second."""
 
 Wanted = Callable[[Fraction, Fraction], bool]
@@ -489,9 +489,9 @@ class Decoder:
         video = self._video
         has_length = video.stream.duration is not None or not video.container.streams.audio
         # Matroska states one length for all tracks, and most programs add a tag to each track.
-        stated = min(float(has_length and video.end or 0), _tagged_length(video.stream))
+        stated = min(float(has_length and video.end or 0), _read_tagged_length(video.stream))
         end = float(self.clock.end)
-        early = stated - end > max(1, _HARDLY * stated)
+        early = stated - end > max(1, _MAX_MISSING_SHARE * stated)
         faults = [
             f"its reading stopped at {end:.1f} s ({self.stopped})" if self.stopped else "",
             f"it ends at {end:.1f} s of the {stated:.1f} s it states" if early else "",
@@ -763,7 +763,7 @@ def probe(path: str | Path) -> Info:
             height, width, _ = Painter(video.aspect).paint(frame).shape
             break
         decoder.check()
-        duration, stream, container = _stated(video), video.stream, video.container
+        duration, stream, container = _read_stated_length(video), video.stream, video.container
         info = Info(
             float(duration or 0), width, height, float(1 / video.period),
             stream.codec_context.codec.canonical_name, float(video.start or 0),
@@ -772,7 +772,7 @@ def probe(path: str | Path) -> Info:
         )  # fmt: skip
     if duration is None:
         with opened(path) as video:
-            info = info._replace(duration=float(_counted(video)))
+            info = info._replace(duration=float(_measure_length(video)))
     return info
 
 
@@ -806,7 +806,7 @@ def _timecode(video: Video) -> str:
     return ""
 
 
-def _stated(video: Video) -> Fraction | None:
+def _read_stated_length(video: Video) -> Fraction | None:
     """Return the length that a file states, or that FFmpeg guesses for a large file; else None.
 
     FFmpeg's guess is wrong if the clock was reset; then all packets were read already.
@@ -820,7 +820,7 @@ def _stated(video: Video) -> Fraction | None:
     return Fraction(guessed, av.time_base) if guessed else None
 
 
-def _counted(video: Video) -> Fraction:
+def _measure_length(video: Video) -> Fraction:
     """Return the seconds from second 0 to the end of the last packet, by reading all packets."""
     end, length = Fraction(0), Fraction(0)
     with until_damage():

@@ -90,6 +90,92 @@ def _language(stream: AudioStream) -> str:
     return "" if tag in ("und", "mis", "mul", "zxx", "qaa") else tag
 
 
+TimedFrame = tuple[Fraction | None, av.AudioFrame]
+"""A frame with its second, or with None if it continues the frame before."""
+
+
+class _Timeline:
+    """The seconds of frames whose timestamps may jump.
+
+    Frames after a jump are pending. If `_CONFIRMATION` seconds of them agree, the jump is accepted:
+    as a gap of at most `LONGEST_GAP` seconds, or else as a reset of the clock. If the timestamps
+    return to the clock before the jump, the timestamps of the pending frames were wrong.
+    """
+
+    def __init__(self) -> None:
+        self.gaps = Fraction(0)  # length of the gaps in the timestamps
+        self._end: Fraction | None = None  # second at which the frames so far end
+        self._shift = Fraction(0)  # sum of the corrections of timestamps for reset clocks
+        self._pending: list[av.AudioFrame] = []  # frames since the timestamps jumped
+        self._onset = Fraction(0)  # second of the pending frames by their timestamps
+        self._pending_length = Fraction(0)
+
+    def add(
+        self, frame: av.AudioFrame, length: Fraction, stamp: Fraction | None
+    ) -> list[TimedFrame]:
+        """Add the next frame; return the frames whose seconds are now known.
+
+        Args:
+          frame: the frame.
+          length: its length in seconds.
+          stamp: its second by its timestamp; None without a timestamp.
+        """
+        if self._end is None:
+            second = stamp or Fraction(0)
+            self._end = second + length
+            return [(second, frame)]
+        timed: list[TimedFrame] = []
+        stamp = None if stamp is None else stamp + self._shift
+        if self._pending:
+            if stamp is not None and _agree(stamp, self._end + self._pending_length):
+                timed += self._reject_jump()
+            elif stamp is None or _agree(stamp, self._onset + self._pending_length):
+                self._pending.append(frame)
+                self._pending_length += length
+                return self._accept_confirmed_jump()
+            else:
+                before = self._shift
+                timed += self._accept_jump()
+                stamp += self._shift - before
+        if stamp is None or _agree(stamp, self._end):
+            self._end += length
+            return [*timed, (None, frame)]
+        self._pending, self._pending_length, self._onset = [frame], length, stamp
+        return timed + self._accept_confirmed_jump()
+
+    def finish(self) -> list[TimedFrame]:
+        """Return the pending frames at the end of the track."""
+        return self._accept_jump() if self._pending else []
+
+    def _accept_confirmed_jump(self) -> list[TimedFrame]:
+        return self._accept_jump() if self._pending_length >= _CONFIRMATION else []
+
+    def _accept_jump(self) -> list[TimedFrame]:
+        assert self._end is not None
+        offset = self._onset - self._end
+        second: Fraction | None = None
+        if -DISORDER <= offset <= LONGEST_GAP:
+            second = self._onset
+            self.gaps += max(offset, Fraction(0))
+            self._end = self._onset
+        else:
+            self._shift -= offset
+        self._end += self._pending_length
+        first, *later = self._pending
+        self._pending = []
+        return [(second, first), *((None, frame) for frame in later)]
+
+    def _reject_jump(self) -> list[TimedFrame]:
+        assert self._end is not None
+        self._end += self._pending_length
+        frames, self._pending = self._pending, []
+        return [(None, frame) for frame in frames]
+
+
+def _agree(stamp: Fraction, second: Fraction) -> bool:
+    return abs(stamp - second) <= _JITTER
+
+
 class Sound:
     """The sound of one track, read forward as one continuous signal.
 
@@ -123,7 +209,7 @@ class Sound:
         """
         self.position = 0
         self._lost = Fraction(0)  # length of the packets that could not be decoded
-        self._gaps = Fraction(0)  # length of the gaps in the timestamps
+        self._timeline = _Timeline()
         self.packets = 0
         self.decoded = Fraction(0)
         self.stopped = ""
@@ -133,13 +219,14 @@ class Sound:
         self._zero = video.start or Fraction(0)
         self._rate, self._layout = rate, layout
         self._channels = av.AudioLayout(layout).nb_channels
-        self._blocks = self._resampled()
+        self._blocks = self._resample()
         self._block: tuple[int, Waveform] | None = None
 
     @property
     def missing(self) -> Fraction:
         """Seconds that are silence because packets are damaged or missing."""
-        return max(self._lost, self._gaps)  # not the sum: a damaged packet also leaves a gap
+        # Not the sum, because a damaged packet also leaves a gap.
+        return max(self._lost, self._timeline.gaps)
 
     @property
     def stated_end(self) -> Fraction | None:
@@ -175,93 +262,41 @@ class Sound:
             if part.shape[1]:
                 yield part
 
-    def _resampled(self) -> Iterator[tuple[int, Waveform]]:
+    def _resample(self) -> Iterator[tuple[int, Waveform]]:
         """Yield blocks of samples, each with the position of its first sample."""
         resampler = self._resampler()
         position = 0
 
-        def placed(pieces: list[av.AudioFrame]) -> Iterator[tuple[int, Waveform]]:
+        def place(pieces: list[av.AudioFrame]) -> Iterator[tuple[int, Waveform]]:
             nonlocal position
             for piece in pieces:
-                yield position, _bounded(piece)
+                yield position, _limit_samples(piece)
                 position += piece.samples
 
-        for second, frame in self._timed():
+        for second, frame in self._time_frames():
             if second is not None:
-                yield from placed(resampler.resample(None))
+                yield from place(resampler.resample(None))
                 resampler = self._resampler()
                 position = round((second - self._first) * self._rate)
             try:
                 pieces = resampler.resample(frame)
             except ValueError:  # its sample rate or its channels changed
-                yield from placed(resampler.resample(None))
+                yield from place(resampler.resample(None))
                 resampler = self._resampler()
                 pieces = resampler.resample(frame)
-            yield from placed(pieces)
-        yield from placed(resampler.resample(None))
+            yield from place(pieces)
+        yield from place(resampler.resample(None))
 
     def _resampler(self) -> av.AudioResampler:
         return av.AudioResampler(format="fltp", layout=self._layout, rate=self._rate)
 
-    def _timed(self) -> Iterator[tuple[Fraction | None, av.AudioFrame]]:
-        """Yield frames, each with its second, or with None if it continues the frame before."""
-        end: Fraction | None = None  # second at which the frames so far end
-        shift = Fraction(0)  # sum of the corrections of timestamps for reset clocks
-        pending: list[av.AudioFrame] = []  # frames since the timestamps jumped
-        onset = reach = Fraction(0)  # seconds of the pending frames by their timestamps
-        pending_length = Fraction(0)  # length of the pending frames
-
-        def settle() -> Iterator[tuple[Fraction | None, av.AudioFrame]]:
-            """Accept the jump of the pending frames."""
-            nonlocal end, shift
-            assert end is not None
-            offset = onset - end
-            second: Fraction | None = onset
-            if not -DISORDER <= offset <= LONGEST_GAP:
-                shift -= offset
-                second = None
-            else:
-                self._gaps += max(offset, Fraction(0))
-            end = (end if second is None else onset) + pending_length
-            yield second, pending[0]
-            yield from ((None, later) for later in pending[1:])
-            pending.clear()
-
+    def _time_frames(self) -> Iterator[TimedFrame]:
+        """Yield the decoded frames with their seconds."""
         for frame in self._frames():
             length = Fraction(frame.samples, frame.sample_rate or self._rate)
             self.decoded += length
-            stamp = self._second(frame)
-            if end is None:
-                end = (stamp or Fraction(0)) + length
-                yield stamp or Fraction(0), frame
-                continue
-            stamp = None if stamp is None else stamp + shift
-            if pending:
-                if stamp is not None and abs(stamp - (end + pending_length)) <= _JITTER:
-                    # The clock is as before: the timestamps of the pending frames were wrong.
-                    yield from ((None, later) for later in pending)
-                    pending.clear()
-                    end += pending_length
-                elif stamp is None or abs(stamp - reach) <= _JITTER:
-                    pending.append(frame)
-                    pending_length, reach = pending_length + length, reach + length
-                    if pending_length >= _CONFIRMATION:
-                        yield from settle()
-                    continue
-                else:
-                    before = shift
-                    yield from settle()
-                    stamp += shift - before
-            if stamp is None or abs(stamp - end) <= _JITTER:
-                end += length
-                yield None, frame
-                continue
-            pending, pending_length = [frame], length
-            onset, reach = stamp, stamp + length
-            if pending_length >= _CONFIRMATION:
-                yield from settle()
-        if pending:
-            yield from settle()
+            yield from self._timeline.add(frame, length, self._second(frame))
+        yield from self._timeline.finish()
 
     def _second(self, frame: av.AudioFrame) -> Fraction | None:
         if frame.pts is None or frame.time_base is None:
@@ -315,7 +350,7 @@ class Sound:
                 return
 
 
-def _bounded(frame: av.AudioFrame) -> Waveform:
+def _limit_samples(frame: av.AudioFrame) -> Waveform:
     """Return samples limited to -1 and 1: damaged packets may decode to NaN or huge values."""
     samples: Waveform = np.nan_to_num(frame.to_ndarray(), nan=0.0, posinf=1.0, neginf=-1.0)
     return np.clip(samples, -1.0, 1.0)

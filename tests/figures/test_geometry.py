@@ -33,7 +33,7 @@ def test_disc_is_cropped_to_its_points(radius, limit):
 
 @pytest.mark.slow  # it compiles for seconds
 def test_captions_are_lifted_as_the_loss_lifts_them(subject, options, monkeypatch):
-    monkeypatch.setattr(geometry, "EMBEDDINGS", 30)
+    monkeypatch.setattr(geometry, "MAX_EMBEDDINGS", 30)
     drawn = geometry.hyperbolic([subject], options)
     run, split = subject.run, subject.split(options)
     table = {name: np.asarray(column) for name, column in drawn.table.items()}

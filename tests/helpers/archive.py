@@ -16,9 +16,9 @@ import numpy as np
 from hlformer_jax import search
 from hlformer_jax.errors import UserError
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest.decoding import Video
+from hlformer_jax.search.ingest.decoding import VideoFunctions
 from hlformer_jax.search.ingest.extract import index_folder
-from hlformer_jax.search.signals.transcript.transcripts import Reader
+from hlformer_jax.search.signals.transcript.transcripts import SubtitleReader
 
 COLOURS = {
     "red": (255, 0, 0),
@@ -78,8 +78,8 @@ class Encoder:
         return 1 / (1 + np.exp(-(20 * cosine - 18))) if self.probable else None
 
     def _colours(self, text):
-        known = [COLOURS[word] for word in text.split() if word in COLOURS]
-        return np.asarray(known or [COLOURS["white"]], float)
+        colours = [COLOURS[word] for word in text.split() if word in COLOURS]
+        return np.asarray(colours or [COLOURS["white"]], float)
 
 
 def embed(colours):
@@ -89,13 +89,13 @@ def embed(colours):
 
 
 def find(folder, report, pulse=lambda: None):
-    found = []
+    films = []
     for directory, _, names in os.walk(folder):
         if "unlisted" in directory:
             report(f"{directory} may not be listed")
             continue
-        found += [Path(directory, name) for name in names if name.endswith(".film")]
-    return sorted(found)
+        films += [Path(directory, name) for name in names if name.endswith(".film")]
+    return sorted(films)
 
 
 def probe(path):
@@ -124,7 +124,7 @@ def _read(path):
     return np.load(path, allow_pickle=False)
 
 
-VIDEO = Video(find, probe, sample)
+VIDEO = VideoFunctions(find, probe, sample)
 
 
 def beside(path, video=None):
@@ -140,14 +140,14 @@ def inside(path):
     return [(0, 2, "recorded inside")] if path.name == "c.film" else []
 
 
-TOLD = VIDEO._replace(texts=Reader(frozenset({".srt"}), inside, beside))
+TOLD = VIDEO._replace(texts=SubtitleReader(frozenset({".srt"}), inside, beside))
 """Reads subtitles too."""
 
 
 def film(path, colours):
     """Writes a film of these colours, words or numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [COLOURS[one] if isinstance(one, str) else one for one in colours]
+    rows = [COLOURS[colour] if isinstance(colour, str) else colour for colour in colours]
     with path.open("wb") as file:
         np.save(file, np.asarray(rows, np.uint8).reshape(-1, 3))
     return path
@@ -187,10 +187,10 @@ def create(directory, root, **options):
 
 
 def fill(index, encoder=None, **options):
-    """Brings an index up to date in this process; returns the report and what was told."""
-    told = []
-    options = {"workers": 0, "video": VIDEO, "report": told.append, **options}
-    return index_folder(index, encoder or Encoder(), **options), told
+    """Brings an index up to date in this process; returns the report and the printed lines."""
+    lines = []
+    options = {"workers": 0, "video": VIDEO, "report": lines.append, **options}
+    return index_folder(index, encoder or Encoder(), **options), lines
 
 
 def indexed(directory, root):
@@ -216,10 +216,11 @@ def everything(directory):
 
 def vectors(index):
     """The vectors of every content, whole, as bytes; paths and dates are not compared."""
-    found = {}
+    bytes_by_content = {}
     for content in index.contents():
-        found[content] = b"".join(np.asarray(one).tobytes() for one in index.read(content))
-    return found
+        arrays = index.read(content)
+        bytes_by_content[content] = b"".join(np.asarray(array).tobytes() for array in arrays)
+    return bytes_by_content
 
 
 def flip(path, place):

@@ -40,14 +40,14 @@ def contents(source):
     return sentences, frames, words
 
 
-def assert_equal(one, other):
+def assert_equal(first, second):
     """Checks that two corpora are the same, value by value and in the same order."""
-    assert one[0] == other[0]
+    assert first[0] == second[0]
     for part in (1, 2):
-        assert list(one[part]) == list(other[part])
-        for key in one[part]:
-            assert one[part][key].dtype == other[part][key].dtype == np.float32
-            np.testing.assert_array_equal(one[part][key], other[part][key])
+        assert list(first[part]) == list(second[part])
+        for key in first[part]:
+            assert first[part][key].dtype == second[part][key].dtype == np.float32
+            np.testing.assert_array_equal(first[part][key], second[part][key])
 
 
 CLIPS = {

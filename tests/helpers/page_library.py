@@ -25,7 +25,8 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.search import times
 from hlformer_jax.search.index import Entry
 from hlformer_jax.search.query.results import Results
-from hlformer_jax.search.serve import guard, server
+from hlformer_jax.search.serve import guard
+from hlformer_jax.search.serve.app import build_app
 from hlformer_jax.search.signals.transcript.passages import Passage
 from hlformer_jax.search.signals.transcript.transcripts import Problem
 
@@ -194,16 +195,16 @@ class Library(search.Library):
         times = np.arange(len(colours), dtype=np.float64)
         waves = 0.08 * np.sin(1.7 * times + len(colours))
         scores = 0.12 + waves + 0.7 * np.array([colour in sentence for colour in colours])
-        found, end = [], 0
+        moments, end = [], 0
         for match, run in itertools.groupby(colour in sentence for colour in colours):
             start, end = end, end + len(list(run))
             peak = start + int(np.argmax(scores[start:end]))
-            found += [search.Moment(start, end, peak, scores[peak])] if match else []
+            moments += [search.Moment(start, end, peak, scores[peak])] if match else []
         best = int(np.argmax(scores))
-        found = sorted(found, key=lambda one: -one.score)
+        moments = sorted(moments, key=lambda moment: -moment.score)
         return search.Result(
             *(entry.id, entry.video, entry.folder, entry.path, float(scores.max()), "cosine"),
-            found[:count] or [search.Moment(best, best + 1, best, scores[best])],
+            moments[:count] or [search.Moment(best, best + 1, best, scores[best])],
             *(times, scores.astype(np.float32), entry.duration, entry.date, entry.date_of),
             tags=entry.tags,
         )
@@ -216,7 +217,7 @@ def running(library, **options):
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
         config = uvicorn.Config(
-            server.app(library, **options),
+            build_app(library, **options),
             http=guard.Protocol,
             log_level="critical",
             log_config=None,

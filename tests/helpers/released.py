@@ -220,8 +220,8 @@ def recorded_batch(dtype: str = "float32", recording: Recording | None = None) -
 def hardest(guided: bool = False) -> Negatives:
     """The negatives of the recorded losses: hard pool of size 1."""
     ranks = NegativeRanks(np.zeros(15, np.int32), np.zeros(6, np.int32))
-    each = NegativeRanks(np.zeros(15, np.int32), np.zeros(15, np.int32))
-    return Negatives(ranks, each if guided else ranks)
+    every_query = NegativeRanks(np.zeros(15, np.int32), np.zeros(15, np.int32))
+    return Negatives(ranks, every_query if guided else ranks)
 
 
 def recorded_random(recording: Recording = HLFORMER) -> Negatives:
@@ -255,20 +255,20 @@ class Run(NamedTuple):
     gradient: dict
 
 
-def assert_recorded(recording, name, ours, dtype, shift=0.0):
+def assert_recorded(recording, name, values, dtype, shift=0.0):
     golden = recording.golden
     expected = golden[f"f64/{name}"]
-    ours = np.asarray(ours)
-    assert ours.dtype == dtype
-    if ours.shape != expected.shape:
-        ours = recording.thin_result(ours)
+    values = np.asarray(values)
+    assert values.dtype == dtype
+    if values.shape != expected.shape:
+        values = recording.thin_result(values)
     largest = np.abs(expected).max()
     if dtype == "float64":
         tolerance = FLOAT64_TOLERANCE * largest + shift
     else:
         ulp = np.finfo(np.float32).eps * largest
         tolerance = max(4 * float(golden.get(f"noise/{name}", 0)), 8 * ulp) + shift
-    difference = np.abs(ours - expected).max()
+    difference = np.abs(values - expected).max()
     assert difference <= tolerance, f"{name}: {difference:.2e} > {tolerance:.2e}"
 
 
@@ -311,12 +311,12 @@ def run(
     values=None,
     epoch=0,
 ):
-    chosen = numbers(recording.config(dtype, setting).loss, dtype) | (values or {})
+    loss_values = numbers(recording.config(dtype, setting).loss, dtype) | (values or {})
     (_, run), gradient = _compiled(recording, dtype)(
         recording.params(dtype) if params is None else params,
         batch or recorded_batch(dtype, recording),
         negatives or hardest(recording.build().module.guides_frames),
-        {name: np.asarray(value, dtype) for name, value in chosen.items()},
+        {name: np.asarray(value, dtype) for name, value in loss_values.items()},
         np.asarray(epoch, np.int32),
     )
     return jax.device_get(run._replace(gradient=gradient))

@@ -252,8 +252,8 @@ class Tree:
     def validate(self, params):
         nodes = len(PARENTS) + 1
         distances = np.asarray(_distances(params["space"])) + np.diag(np.full(nodes, np.inf))
-        found = np.mean(distances[1:].argmin(1) == PARENTS)
-        return Result({"nearest": 100 * float(found)}, nodes - 1, nodes)
+        accuracy = np.mean(distances[1:].argmin(1) == PARENTS)
+        return Result({"nearest": 100 * float(accuracy)}, nodes - 1, nodes)
 
     test = validate
 

@@ -54,7 +54,7 @@ def blocks(page):
     content = page.read_text(encoding="utf-8")
     # Other fenced blocks keep their lines, so that places stay right.
     content = _FENCED.sub(lambda match: re.sub(r"[^\n]+", "", match[0]), content)
-    found = []
+    shell_blocks = []
     for match in _BLOCK.finditer(content):
         body = match["body"]
         lines = [line.removeprefix("    ") for line in body.splitlines()]
@@ -63,23 +63,23 @@ def blocks(page):
         if lines and lines[0].startswith(PROGRAMS):
             line = content.count("\n", 0, match.start("body")) + 1
             name = str(page.relative_to(ROOT))
-            found.append(Block(name, line, "\n".join(lines) + "\n", match["reason"] or ""))
-    return found
+            shell_blocks.append(Block(name, line, "\n".join(lines) + "\n", match["reason"] or ""))
+    return shell_blocks
 
 
 def usages(page):
     """Return the lines of a page that show a command of the search without its program."""
     content = _FENCED.sub("", page.read_text(encoding="utf-8"))
-    found, current = [], None
+    usage_lines, current = [], None
     for line in content.splitlines():
         if re.match(rf" {{4}}({'|'.join(COMMANDS)}) [\[A-Z\"-]", line):
             current = line.strip()
-            found.append(current)
+            usage_lines.append(current)
         elif current and line.startswith(8 * " "):
-            found[-1] += f" {line.strip()}"
+            usage_lines[-1] += f" {line.strip()}"
         else:
             current = None
-    return found
+    return usage_lines
 
 
 def commands(text):
@@ -119,11 +119,11 @@ def check(words):
 def check_usage(text):
     """Raise an AssertionError where a usage line names an option that its command has not."""
     name = text.split()[0]
-    known = {option for option, _ in COMMANDS[name].options}
-    known |= {option.replace("--", "--no-", 1) for option in known}
+    options = {option for option, _ in COMMANDS[name].options}
+    options |= {option.replace("--", "--no-", 1) for option in options}
     text = text.partition("    #")[0]
     for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", text):
-        assert option in known, f"{name} has no {option}"
+        assert option in options, f"{name} has no {option}"
 
 
 def _check_script(path, *arguments):
@@ -139,8 +139,8 @@ def _check_script(path, *arguments):
         script = (ROOT / path).read_text(encoding="utf-8")
         for argument in arguments:
             option = argument.partition("=")[0]
-            known = not option.startswith("--") or option == "--help" or option in script
-            assert known, f"{path} has no {option}"
+            is_option = not option.startswith("--") or option == "--help" or option in script
+            assert is_option, f"{path} has no {option}"
 
 
 def _check_module(name, arguments):
@@ -152,8 +152,8 @@ def _check_module(name, arguments):
             search_parser().parse_args(list(arguments))
         return
     source = file.read_text(encoding="utf-8")
-    known = set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)) | set(absl_flags.FLAGS)
-    known |= set(re.findall(r'add_argument\(\s*"--([\w-]+)"', source))
+    options = set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)) | set(absl_flags.FLAGS)
+    options |= set(re.findall(r'add_argument\(\s*"--([\w-]+)"', source))
     config = next((x.partition("=")[2] for x in arguments if x.startswith("--config=")), None)
     fields = _fields(config or "anet")
     for argument in arguments:
@@ -164,7 +164,7 @@ def _check_module(name, arguments):
             assert config, f"{option} needs --config"
             assert option.removeprefix("config.") in fields, f"there is no field {option}"
         else:
-            assert option in known, f"{name} has no --{option}"
+            assert option in options, f"{name} has no --{option}"
 
 
 @functools.cache
@@ -172,13 +172,13 @@ def _fields(config):
     """The names of all fields that a configuration has, of a sweep with those of its base."""
     path, _, name = config.partition(":")
     file = ROOT / locate(path)
-    every = {name for family in ("prvr", "hover") for name, _ in leaves(family)}
+    names = {name for family in ("prvr", "hover") for name, _ in leaves(family)}
     try:
         loaded: ConfigDict = load(file, name)
     except ConfigError as error:
         # Of a folder that only a person has.
         if "features.json is missing" in str(error) or "has no config.json" in str(error):
-            return every
+            return names
         raise AssertionError(f"--config={config}: {error}") from None
     return set(flat(loaded)) | set(loaded)
 

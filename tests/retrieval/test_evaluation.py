@@ -20,7 +20,7 @@ from hlformer_jax.ops import lorentz
 from hlformer_jax.pytrees import STATIC, register_dataclass
 from hlformer_jax.retrieval import corpus, moments, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
-from hlformer_jax.retrieval.moments import GAP, Moment, find_moments
+from hlformer_jax.retrieval.moments import MAX_GAP_PERIODS, Moment, find_moments
 from hlformer_jax.retrieval.ranking import Result, ScoreError, print_table
 from hlformer_jax.runtime import devices
 
@@ -460,7 +460,7 @@ def _check_moments(times, scores, period):
     found = find_moments(times, scores, period, count=100)
     assert found and found[0].score == scores.max()
     assert [m.score for m in found] == sorted((m.score for m in found), reverse=True)
-    gaps = np.flatnonzero(np.diff(times) > GAP * period)
+    gaps = np.flatnonzero(np.diff(times) > MAX_GAP_PERIODS * period)
     for moment in found:
         assert moment.end - moment.start >= period * (1 - 1e-9)
         assert moment.start <= moment.peak < moment.end

@@ -38,7 +38,7 @@ def records(index):
 @pytest.fixture
 def large(monkeypatch):
     """Every archive counts as a large one."""
-    monkeypatch.setattr(packed, "LARGE", 1)
+    monkeypatch.setattr(packed, "MIN_QUANTISED_ROWS", 1)
 
 
 @pytest.fixture

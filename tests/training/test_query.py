@@ -18,7 +18,7 @@ from hlformer_jax.data.sources.released.layouts import Collection
 from hlformer_jax.retrieval.ranking import ScoreError
 from hlformer_jax.search.__main__ import main as search
 from hlformer_jax.training import loaded_run, loop
-from hlformer_jax.training.loaded_run import Archive, QueryError
+from hlformer_jax.training.loaded_run import EncodedSplit, RunQueryError
 from hlformer_jax.typing import Captions, Videos
 
 ROBERTA = processes.ROOT / "tests" / "encoders" / "golden" / "roberta"
@@ -32,7 +32,7 @@ def timed(data_dir):
 
 @pytest.fixture(scope="module")
 def archive(retrieval, timed):
-    return Archive(timed, retrieval.path, "test", lambda line: None)
+    return EncodedSplit(timed, retrieval.path, "test", lambda line: None)
 
 
 @pytest.mark.slow  # it takes seconds
@@ -87,7 +87,7 @@ def _caption(words):
 
 
 def test_moments_without_lengths_are_percent(archive, retrieval, data_dir):
-    untimed = Archive(runs.retrieval(data_dir), retrieval.path, "test", lambda line: None)
+    untimed = EncodedSplit(runs.retrieval(data_dir), retrieval.path, "test", lambda line: None)
     words = [archive.words(name) for name in archive.split.caption_ids()[:3]]
     together = archive.ask(words, 2)
     for own, known, alone in zip(untimed.ask(words, 2), together, words, strict=True):
@@ -102,11 +102,11 @@ def test_moments_without_lengths_are_percent(archive, retrieval, data_dir):
 
 def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
     synthetic = runs.retrieval(data_dir)
-    with pytest.raises(QueryError, match="no such caption"):
+    with pytest.raises(RunQueryError, match="no such caption"):
         archive.words("elsewhere#0")
-    with pytest.raises(QueryError, match="`query`"):
+    with pytest.raises(RunQueryError, match="`query`"):
         loaded_run.answer(synthetic, retrieval.path, [])
-    with pytest.raises(QueryError, match="synthetic"):
+    with pytest.raises(RunQueryError, match="synthetic"):
         loaded_run.answer(synthetic, retrieval.path, ["a sentence"])
 
     told = []
@@ -115,7 +115,7 @@ def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
     )
     config = runs.retrieval(data_dir)
     config.data.update(manual_dir=str(tmp_path), collection="tvr", feature="i3d")
-    with pytest.raises(QueryError, match="`encoder` is missing"):
+    with pytest.raises(RunQueryError, match="`encoder` is missing"):
         loaded_run.check_encoder(config, None, told.append)
     loaded_run.check_encoder(config, encoder, told.append)
     assert len(told) == 1 and "not public" in told.pop()
@@ -125,10 +125,10 @@ def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
     loaded_run.check_encoder(config, encoder, told.append)
     assert not told
     encoder.fingerprint = "e" * 64
-    with pytest.raises(QueryError, match="another encoder"):
+    with pytest.raises(RunQueryError, match="another encoder"):
         loaded_run.check_encoder(config, encoder, told.append)
     encoder.token_width = 9
-    with pytest.raises(QueryError, match="width 9"):
+    with pytest.raises(RunQueryError, match="width 9"):
         loaded_run.check_encoder(config, encoder, told.append)
 
 

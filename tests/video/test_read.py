@@ -571,10 +571,10 @@ def test_a_fault_of_the_disk_shortens_no_video(tmp_path, monkeypatch, module):
     with opened(path) as found, monkeypatch.context() as patch:
         patch.setattr(module, "Timestamps", failing)
         with pytest.raises(av.FFmpegError, match="Input/output error"):
-            read._counted(found) if module is read else found.recordings
+            read._measure_length(found) if module is read else found.recordings
     with opened(path) as found:  # nothing was cached
         assert len(found.recordings) == 1
-        assert read._counted(found) == pytest.approx(3)
+        assert read._measure_length(found) == pytest.approx(3)
 
 
 def test_a_file_cut_off_at_any_place_ends_in_frames_or_one_line(tmp_path):

@@ -187,7 +187,7 @@ class TreeCorpus(PlantedCorpus):
 # Readers
 
 
-class Encoder:
+class CorpusMaps:
     """The fixed random maps of a corpus."""
 
     def __init__(self, corpus: PlantedCorpus) -> None:
@@ -235,7 +235,7 @@ class PlantedReader(Reader):
 
     def __init__(self, corpus: PlantedCorpus) -> None:
         check_memory(corpus.max_bytes, "the synthetic corpus", "make it smaller")
-        self.encoder = Encoder(corpus)
+        self.maps = CorpusMaps(corpus)
         self._splits: dict[str, Captions] = {}
         self._frames: dict[str, np.ndarray] = {}
         self._words: dict[str, np.ndarray] = {}
@@ -306,7 +306,7 @@ class SyntheticReader(PlantedReader):
         """Return the teacher's vectors of a video and of its captions; see `Reader`."""
         corpus = self._corpus
         rng = corpus.generator(len(SPLITS) + 3, self._rows[video])
-        concepts = [self.encoder.latents[self._concepts[name]].sum(axis=0) for name in caption_ids]
+        concepts = [self.maps.latents[self._concepts[name]].sum(axis=0) for name in caption_ids]
 
         def view(latents: np.ndarray) -> np.ndarray:
             vectors = latents @ self._teacher_map
@@ -317,13 +317,13 @@ class SyntheticReader(PlantedReader):
         return Teacher(frames, view(np.stack(concepts) / np.sqrt(_PER_MOMENT)))
 
     def _draw(self, split: str, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:
-        latents, moments = _draw_segments(self._corpus, self.encoder, rng)
-        self._frames[video] = self.encoder.render(latents, rng).astype(np.float32)
+        latents, moments = _draw_segments(self._corpus, self.maps, rng)
+        self._frames[video] = self.maps.render(latents, rng).astype(np.float32)
         captioned = rng.permutation(len(moments))[: int(rng.integers(2, _MAX_CAPTIONS + 1))]
         captions = []
         for k, (start, end, concepts) in enumerate(moments[row] for row in captioned):
             name = f"{video}#enc#{k}"
-            words, self._words[name] = self.encoder.caption(concepts, rng)
+            words, self._words[name] = self.maps.caption(concepts, rng)
             captions.append(Caption(name, " ".join(words)))
             self.moments[name], self._concepts[name] = (start, end), concepts
         if self._corpus.teacher_dim:
@@ -332,7 +332,7 @@ class SyntheticReader(PlantedReader):
 
 
 def _draw_segments(
-    corpus: Corpus, encoder: Encoder, rng: np.random.Generator
+    corpus: Corpus, maps: CorpusMaps, rng: np.random.Generator
 ) -> tuple[np.ndarray, list[tuple[int, int, np.ndarray]]]:
     """Draw a video: the latents of its frames, and (start, end, concepts) of every moment."""
     length = int(rng.integers(corpus.min_frames, corpus.max_frames + 1))
@@ -343,7 +343,7 @@ def _draw_segments(
         end = start + int(rng.integers(4, 11))
         end = length if length - end < 4 else end  # the rest is too short for another segment
         concepts = rng.choice(len(CONCEPTS), _PER_MOMENT, replace=False)
-        latents.append(encoder.latent(concepts, end - start, rng))
+        latents.append(maps.latent(concepts, end - start, rng))
         segments.append((start, end, concepts))
         start = end
     # Every second segment is a moment, beginning with the first if there are at most three.
@@ -376,18 +376,18 @@ class TreesReader(PlantedReader):
             if leaves == 1 and k == 1:
                 length = int(rng.integers(_GAP_FRAMES[0], _GAP_FRAMES[1] + 1))
                 unrelated = rng.choice(len(CONCEPTS), _PER_MOMENT, replace=False)
-                latents.append(self.encoder.latent(unrelated, length, rng))
+                latents.append(self.maps.latent(unrelated, length, rng))
                 start += length
             length = int(rng.integers(_MOMENT_FRAMES[0], _MOMENT_FRAMES[1] + 1))
-            latents.append(self.encoder.latent(moment_concepts, length, rng))
+            latents.append(self.maps.latent(moment_concepts, length, rng))
             bounds.append((float(start), float(start + length)))
             start += length
-        frames = self.encoder.render(np.concatenate(latents), rng)
+        frames = self.maps.render(np.concatenate(latents), rng)
         self._frames[video] = frames.astype(np.float32)
         moments = []
         for k, moment_concepts in enumerate(concepts):
             name = f"{video}#enc#{k}"
-            words, self._words[name] = self.encoder.caption(moment_concepts, rng)
+            words, self._words[name] = self.maps.caption(moment_concepts, rng)
             moments.append(AnnotatedMoment(name, *bounds[k], f"{' '.join(words)}."))
         self.videos[split].append(TimedVideo(video, float(start), tuple(moments)))
         return tuple(Caption(moment.moment_id, moment.text) for moment in moments)

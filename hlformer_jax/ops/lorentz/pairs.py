@@ -281,9 +281,9 @@ def chord_of(sums: PairSums, c: Scalar) -> Chord:
     # (1 + c r² + c q²) / (τ_x τ_y), from quotients: the square of the numerator would overflow.
     ratio = tau_x / tau_y + tau_y / tau_x - (1 / tau_x) * (1 / tau_y)
     ratio = ratio / (1 + (c * r / tau_x) * (q / tau_y))
-    away = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
-    around = across2 * (2 * r / (q + jnp.where(aligned, xy, 1) / r))
-    m = jnp.where(aligned, away + around, 2 * (height - xy))
+    radial = 2 * (gap / (tau_x + tau_y)) ** 2 * (1 + ratio)
+    tangential = across2 * (2 * r / (q + jnp.where(aligned, xy, 1) / r))
+    m = jnp.where(aligned, radial + tangential, 2 * (height - xy))
     return Chord(m, aligned, tau_x, tau_y, r, q)
 
 

@@ -88,9 +88,9 @@ def _chords(
     # τ_x τ_y, because they may be large.
     low_x, low_y = (1 / tau_x)[..., :, None], (1 / tau_y)[..., None, :]
     along, beside = (xx / tau_x)[..., :, None], (yy / tau_y)[..., None, :]
-    half = (along * tau_y[..., None, :] + low_x * beside) / (1 + low_x * low_y)
-    is_near = ~(half - xy > _NEAR * half)  # NaN is near
-    return 2 * jnp.where(is_near, 1, half - xy), is_near
+    height = (along * tau_y[..., None, :] + low_x * beside) / (1 + low_x * low_y)
+    is_near = ~(height - xy > _NEAR * height)  # NaN is near
+    return 2 * jnp.where(is_near, 1, height - xy), is_near
 
 
 def centroid(

@@ -37,8 +37,7 @@ from hlformer_jax.search.index.directory import (
     check_writable,
     has_index_files,
 )
-from hlformer_jax.search.index.index import check_rate
-from hlformer_jax.search.index.records import EncoderFacts
+from hlformer_jax.search.index.records import EncoderFacts, check_rate
 from hlformer_jax.search.ingest import watch as watch_folders
 from hlformer_jax.search.ingest.decoding import update_transcripts
 from hlformer_jax.search.ingest.extract import (
@@ -112,8 +111,8 @@ def add(options: Options) -> None:
 @command(
     INDEX, ENCODER,
     option("--settle", "index a file once it has not changed for this many seconds"
-           f" (default: {watch_folders.SETTLE:g})",
-           type=float, default=watch_folders.SETTLE, metavar="SECONDS"),
+           f" (default: {watch_folders.SETTLE_SECONDS:g})",
+           type=float, default=watch_folders.SETTLE_SECONDS, metavar="SECONDS"),
     WORKERS, PRECISION, TIMEOUT, compiles=True,
 )  # fmt: skip
 def watch(options: Options) -> None:

@@ -25,7 +25,7 @@ from hlformer_jax.search.cli.options import (
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Results
-from hlformer_jax.search.signals import SIGNALS, Visual
+from hlformer_jax.search.signals import SIGNALS, VisualSignal
 from hlformer_jax.search.signals.protocol import DEFAULT_WITHIN
 from hlformer_jax.search.times import (
     SECONDS_AFTER_END,
@@ -117,7 +117,7 @@ def _parse_query(options: Options) -> Query:
 
 def _print_results(results: Results, offset: int) -> None:
     """Print a table of results, ranked from `offset` on, with the passages that match."""
-    has_signals = any(set(result.signals) - {Visual.name} for result in results)
+    has_signals = any(set(result.signals) - {VisualSignal.name} for result in results)
     rows = [("rank", "score", "moment", *["by"] * has_signals, "date", "file")]
     for rank, result in enumerate(results, offset + 1):
         moment = result.moments[0]
@@ -162,44 +162,15 @@ def _print_results(results: Results, offset: int) -> None:
 def cut(options: Options) -> None:
     """Cut clips out of videos, and print the paths of the clips."""
     index = console.open_index(options.index)
-    arguments = options.video, options.start, options.end
-    is_complete = arguments == (None, None, None) if options.table else None not in arguments
-    if not is_complete:
-        raise SearchError("give either VIDEO, --start and --end, or --from=CSV")
-    if not options.margin >= 0:
-        raise SearchError(f"--margin={options.margin:g}: give 0 or more seconds")
-    if options.table:
-        moments = export.read_csv(options.table)
-        if not moments:
-            terminal.warn(f"{options.table} has no rows, so no clips are cut")
-    else:
-        start, end = parse_seconds(options.start), parse_seconds(options.end)
-        if end <= start:
-            raise SearchError(f"--end={options.end}: give a time after --start={options.start}")
-        moments = [(options.video, start, end)]
+    moments = _parse_moments(options)
+    clips, failed = _name_clips(moments, index, options)
     replace = files.replacing(options.overwrite)
-    clips: dict[Path, tuple[str, float, float]] = {}
-    failed: list[str] = []
-    for video_or_id, start, end in moments:
-        try:
-            name = index.name_of(video_or_id)
-        except SearchError as error:
-            if not options.table:
-                raise
-            terminal.warn(str(error))
-            failed.append(video_or_id)
-            continue
-        out = Path(export.clip_name(name, start, end))
-        if options.out:
-            out = options.out / out if options.table else options.out
-        console.check_place(out, "--out", index)
-        clips[out] = name, start, end
     for out in clips if options.table else ():  # refuse before the first clip is cut
         files.check_output(out, replace)
     total = len(clips) + len(failed)
     video, locate = optional("hlformer_jax.video", "search"), functools.cache(index.unchanged_path)
+    write = video.copy if options.copy else video.cut
     for out, (name, start, end) in terminal.track(clips.items(), "clip"):
-        write = video.copy if options.copy else video.cut
         try:
             span = write(locate(name), start, end, out, options.margin, replace=replace)
         except (UserError, OSError) as error:
@@ -221,3 +192,49 @@ def cut(options: Options) -> None:
             )
     if failed:
         raise SearchError(f"{len(failed)} of {total} clips could not be made: {', '.join(failed)}")
+
+
+def _parse_moments(options: Options) -> list[tuple[str, float, float]]:
+    """Return video, start and end of each clip that the options of `cut` describe."""
+    arguments = options.video, options.start, options.end
+    is_complete = arguments == (None, None, None) if options.table else None not in arguments
+    if not is_complete:
+        raise SearchError("give either VIDEO, --start and --end, or --from=CSV")
+    if not options.margin >= 0:
+        raise SearchError(f"--margin={options.margin:g}: give 0 or more seconds")
+    if options.table:
+        moments = export.read_csv(options.table)
+        if not moments:
+            terminal.warn(f"{options.table} has no rows, so no clips are cut")
+        return moments
+    start, end = parse_seconds(options.start), parse_seconds(options.end)
+    if end <= start:
+        raise SearchError(f"--end={options.end}: give a time after --start={options.start}")
+    return [(options.video, start, end)]
+
+
+def _name_clips(
+    moments: list[tuple[str, float, float]], index: Index, options: Options
+) -> tuple[dict[Path, tuple[str, float, float]], list[str]]:
+    """Choose the file of each clip.
+
+    Returns:
+      Name of the video, start and end of each clip, by file; and the unknown videos of a table.
+    """
+    clips: dict[Path, tuple[str, float, float]] = {}
+    unknown: list[str] = []
+    for video_or_id, start, end in moments:
+        try:
+            name = index.name_of(video_or_id)
+        except SearchError as error:
+            if not options.table:
+                raise
+            terminal.warn(str(error))
+            unknown.append(video_or_id)
+            continue
+        out = Path(export.clip_name(name, start, end))
+        if options.out:
+            out = options.out / out if options.table else options.out
+        console.check_place(out, "--out", index)
+        clips[out] = name, start, end
+    return clips, unknown

@@ -49,5 +49,5 @@ def serve(options: Options) -> None:
 )  # fmt: skip
 def mcp(options: Options) -> None:
     """Serve AI agents over stdin and stdout, by the Model Context Protocol."""
-    server = optional("hlformer_jax.search.serve.mcp", "search")
-    server.run(server.server(console.open_library(options), options.out))
+    agents = optional("hlformer_jax.search.serve.mcp", "search")
+    agents.run(agents.build_server(console.open_library(options), options.out))

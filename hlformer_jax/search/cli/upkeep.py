@@ -139,8 +139,8 @@ def prune(options: Options) -> None:
         roots = index.roots
         missing = {name for name in indexed & {*names} if roots.is_deleted(name, follow=True)}
         writer.forget(missing)
-    left = sum(record.indexed for record in index.videos.values())
-    terminal.show(f"dropped {len(missing)} videos, {left} are left")
+    remaining = sum(record.indexed for record in index.videos.values())
+    terminal.show(f"dropped {len(missing)} videos, {remaining} are left")
 
 
 @command(INDEX)

@@ -48,31 +48,7 @@ def write_features(
       OutputError: if `out` contains something that must not be replaced.
       OSError: if the folder cannot be written.
     """
-    records = {video: record for video, record in index.videos.items() if record.indexed}
-    contents = {video: record.content for video, record in records.items()}
-    visual = [caption for caption in captions if caption.is_visual and caption.video]
-    if left_out := len(captions) - len(visual):
-        report(
-            f"{left_out} of {len(captions)} captions have no video, have several parts, or are"
-            " about speech or text, and are left out"
-        )
-    captions = visual
-    captioned = {caption.video for caption in captions}
-    if missing := sorted(captioned - contents.keys()):
-        report(
-            f"{len(missing)} captioned videos are not indexed and are left out, for example"
-            f" {missing[0]!r}"
-        )
-    try:
-        index.check(contents[video] for video in sorted(captioned & contents.keys()))
-    except DamagedError as error:
-        report(f"{error}; left out")
-        contents = {
-            video: content for video, content in contents.items() if content not in error.contents
-        }
-    captions = _join_copies([x for x in captions if x.video in contents], contents, report)
-    durations = {video: record.duration for video, record in records.items()}
-    captions = cut_times(captions, durations, 1 / index.fps)
+    captions, contents = _usable_captions(index, captions, report)
     splits = extracted.split_captions(
         [
             (caption.video, caption.split,
@@ -99,6 +75,39 @@ def write_features(
     name = f"{slug}-{facts.fingerprint[:12]}"
     extracted.write(out, name, about, splits, vectors, words, overwrite, parents)
     return {split: sum(map(len, by_video.values())) for split, by_video in splits.items()}
+
+
+def _usable_captions(
+    index: Index, captions: Sequence[Caption], report: Callable[[str], None]
+) -> tuple[Sequence[Caption], dict[str, str]]:
+    """Return the captions of readable videos, and the content of each readable video.
+
+    Captions of copies have the same video, and their times end with it.
+    """
+    records = {video: record for video, record in index.videos.items() if record.indexed}
+    contents = {video: record.content for video, record in records.items()}
+    visual = [caption for caption in captions if caption.is_visual and caption.video]
+    if left_out := len(captions) - len(visual):
+        report(
+            f"{left_out} of {len(captions)} captions have no video, have several parts, or are"
+            " about speech or text, and are left out"
+        )
+    captioned = {caption.video for caption in visual}
+    if missing := sorted(captioned - contents.keys()):
+        report(
+            f"{len(missing)} captioned videos are not indexed and are left out, for example"
+            f" {missing[0]!r}"
+        )
+    try:
+        index.check(contents[video] for video in sorted(captioned & contents.keys()))
+    except DamagedError as error:
+        report(f"{error}; left out")
+        contents = {
+            video: content for video, content in contents.items() if content not in error.contents
+        }
+    usable = _join_copies([x for x in visual if x.video in contents], contents, report)
+    durations = {video: record.duration for video, record in records.items()}
+    return cut_times(usable, durations, 1 / index.fps), contents
 
 
 def _join_copies(

@@ -82,7 +82,7 @@ def unpack_counts(packed_counts: bytes) -> Int[np.ndarray, " rows"]:
     return np.frombuffer(zlib.decompress(packed_counts), "<u4").astype(np.int64)
 
 
-class Span(NamedTuple):
+class RowSpan(NamedTuple):
     """The rows of one content."""
 
     first: int
@@ -98,7 +98,7 @@ class Embeddings:
         """Set the directory of the index and the width of an embedding; no file is opened."""
         self._directory, self._width = directory, width
         self._item_bytes = {FRAMES: 2 * width, TIMES: 8, ROUNDED: width, BOUNDS: 8}
-        self._checked: set[tuple[int, str, Span]] = set()  # rows that were found intact
+        self._checked: set[tuple[int, str, RowSpan]] = set()  # rows that were found intact
 
     def path(self, generation: int, suffix: str) -> Path:
         """Return the path of a file of a generation, by one of the suffixes."""
@@ -110,7 +110,7 @@ class Embeddings:
         first: int,
         times: Float64[np.ndarray, " rows"],
         vectors: Float16[np.ndarray, "rows d"],
-    ) -> Span:
+    ) -> RowSpan:
         """Write the rows of a content, and flush them to the disk.
 
         Args:
@@ -136,7 +136,7 @@ class Embeddings:
                 if suffix in (FRAMES, TIMES):  # the other files can be computed again
                     os.fsync(file)
         checksums = checksum(vectors, times), checksum(rounded.values, bounds)
-        return Span(first, len(times), *checksums)
+        return RowSpan(first, len(times), *checksums)
 
     def check_writable(self, generation: int) -> None:
         """Check that rows can be written to the files of a generation.
@@ -153,7 +153,7 @@ class Embeddings:
                 raise UnreadableError.from_error(path, error) from None
 
     def read(
-        self, generation: int, span: Span
+        self, generation: int, span: RowSpan
     ) -> tuple[Float64[np.ndarray, " rows"], Float16[np.ndarray, "rows d"]]:
         """Return the times and embeddings of the rows of a content; no other rows are read.
 
@@ -181,7 +181,7 @@ class Embeddings:
         return times, vectors
 
     def rows(
-        self, generation: int, spans: Sequence[Span]
+        self, generation: int, spans: Sequence[RowSpan]
     ) -> tuple[Float16[np.ndarray, "R d"], list[int]]:
         """Map the embeddings of contents into memory.
 
@@ -198,8 +198,8 @@ class Embeddings:
           UnreadableError: if the files cannot be read at the moment.
         """
         end = spans[-1].first + spans[-1].rows if spans else 0
-        matrix = self._mapped(generation, FRAMES, np.float16, self._width, end)
-        times = self._mapped(generation, TIMES, np.float64, 1, end)
+        matrix = self._map_file(generation, FRAMES, np.float16, self._width, end)
+        times = self._map_file(generation, TIMES, np.float64, 1, end)
         damaged = []
         for place, span in enumerate(spans):
             key = generation, FRAMES, span
@@ -213,7 +213,7 @@ class Embeddings:
         return matrix, damaged
 
     def rounded(
-        self, generation: int, spans: Sequence[Span], matrix: Float16[np.ndarray, "R d"]
+        self, generation: int, spans: Sequence[RowSpan], matrix: Float16[np.ndarray, "R d"]
     ) -> Quantised:
         """Map the quantised rows of contents; compute and write missing or damaged rows.
 
@@ -222,8 +222,8 @@ class Embeddings:
           spans: the rows of each content.
           matrix: the embeddings from which rows are quantised.
         """
-        values = self._mapped(generation, ROUNDED, np.int8, self._width, len(matrix))
-        bounds = self._mapped(generation, BOUNDS, np.float32, 2, len(matrix))
+        values = self._map_file(generation, ROUNDED, np.int8, self._width, len(matrix))
+        bounds = self._map_file(generation, BOUNDS, np.float32, 2, len(matrix))
         if len(values) < len(matrix) or len(bounds) < len(matrix):
             values, bounds = _longer(values, len(matrix)), _longer(bounds, len(matrix))
         for span in spans:
@@ -247,7 +247,7 @@ class Embeddings:
         scale, error = np.ascontiguousarray(bounds.T)
         return Quantised(values, scale, error)
 
-    def damaged_rounded(self, generation: int, spans: Iterable[Span]) -> bool:
+    def damaged_rounded(self, generation: int, spans: Iterable[RowSpan]) -> bool:
         """Read the quantised rows of contents; return whether any is missing or damaged."""
         for span in spans:
             values = np.empty((span.rows, self._width), np.int8)
@@ -263,7 +263,7 @@ class Embeddings:
                 return True
         return False
 
-    def compact(self, generation: int, spans: Sequence[Span]) -> list[int]:
+    def compact(self, generation: int, spans: Sequence[RowSpan]) -> list[int]:
         """Copy the rows of spans, without gaps, to the files of the next generation.
 
         Returns:
@@ -300,7 +300,7 @@ class Embeddings:
         """Return the number of bytes that a number of rows takes in all files."""
         return rows * sum(self._item_bytes.values())
 
-    def _mapped(
+    def _map_file(
         self, generation: int, suffix: str, dtype: type, width: int, end: int
     ) -> np.ndarray:
         """Map a file into memory, up to row `end` or to its last complete row before that.

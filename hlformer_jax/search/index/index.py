@@ -21,22 +21,20 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from hlformer_jax import files
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
+from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.database import WAIT_SECONDS, Database
 from hlformer_jax.search.index.embeddings import (
     FRAMES,
     ROUNDED,
     Embeddings,
-    Repeats,
-    Span,
-    unpack_counts,
+    RowSpan,
 )
 from hlformer_jax.search.index.packed import PACKED, ContentRows, Quantised
 from hlformer_jax.search.index.records import (
@@ -47,32 +45,26 @@ from hlformer_jax.search.index.records import (
     Stamp,
     Threshold,
     VideoArrays,
-    join_name,
+    check_rate,
     split_name,
 )
 from hlformer_jax.search.index.roots import Roots, find_missing
+from hlformer_jax.search.index.statements import (
+    ARRAYS,
+    RECORDS,
+    SPANS,
+    decode_arrays,
+    decode_name,
+    decode_names,
+    decode_records,
+    decode_roots,
+    decode_settings,
+    decode_spans,
+)
 from hlformer_jax.search.index.writer import Writer
 from hlformer_jax.text import legible, suggestion
 
 _T = TypeVar("_T")
-
-_RECORDS = """
-SELECT root, path, id, content, size, modified_ns, changed_ns, state,
-    CASE state WHEN 'indexed' THEN warning ELSE reason END, ifnull(duration, 0.0),
-    ifnull(frames, 0), ifnull(recorded, 0.0)
-FROM paths LEFT JOIN contents ON hash = embedded
-"""
-_SPANS = """
-SELECT value, hash, first_row, ifnull(rows, frames), checksum, rounded_checksum, counts
-FROM contents JOIN settings ON name = 'generation' LEFT JOIN repeats ON content = hash
-"""
-_ARRAYS = """
-SELECT value, first_row, ifnull(rows, frames), checksum, rounded_checksum, counts, times, duration,
-    warning, recorded
-FROM contents JOIN settings ON name = 'generation' LEFT JOIN repeats ON content = hash
-WHERE hash = ?
-"""
-
 
 _COMPUTE_ANEW = "index the folder again to compute them anew"
 
@@ -92,6 +84,22 @@ FILES_BY_FOLDER = {"texts": TEXTS, "packed": PACKED}
 """Patterns of the file names in each folder of an index; only their drafts are deleted."""
 
 
+class _MappedRows(NamedTuple):
+    """Embeddings of contents, mapped into memory.
+
+    Attributes:
+      matrix: the rows of all contents of the index.
+      generation: number of the files that the rows are in.
+      spans: the rows of each of the contents.
+      counts: for each of the contents, how many frames share each of its rows; None if none do.
+    """
+
+    matrix: np.ndarray
+    generation: int
+    spans: list[RowSpan]
+    counts: list[Any]
+
+
 class Index:
     """An index: its database and its embeddings."""
 
@@ -102,7 +110,7 @@ class Index:
         self._runs = 0
         self._copied, self._copy_seconds = time.monotonic(), 0.0
         self._videos: tuple[Any, dict[str, Record]] = (None, {})
-        settings = database.settings(_settings)
+        settings = database.settings(decode_settings)
         self.encoder, self.fps = settings["encoder"], settings["fps"]
         self.every_frame = settings["every_frame"]
         self.embeddings = Embeddings(directory, self.encoder.width)
@@ -178,7 +186,7 @@ class Index:
     def roots(self) -> Roots:
         """All roots, as the database has them now."""
         statement = "SELECT name, path FROM roots ORDER BY name"
-        return Roots(self._database.decode(_roots, statement), self.directory)
+        return Roots(self._database.decode(decode_roots, statement), self.directory)
 
     def unchanged_path(self, name: str) -> Path:
         """Return the path of a video whose file has the content that was indexed.
@@ -244,9 +252,9 @@ class Index:
         """Check that an encoder is the encoder of the index.
 
         Raises:
-          QueryError: if it is not.
+          QueryError: if its fingerprint, preprocessing or width differs.
         """
-        check_encoder(self.directory, self.encoder, encoder)
+        self.encoder.check(encoder, self.directory)
 
     # Videos
 
@@ -256,14 +264,16 @@ class Index:
         state = None if self._database.in_transaction else self._database.state
         cached_state, records = self._videos
         if state is None or state != cached_state:
-            records = self._database.decode(_records, f"{_RECORDS} ORDER BY root, path")
+            records = self._database.decode(decode_records, f"{RECORDS} ORDER BY root, path")
             self._videos = state, records
         return dict(records)
 
     def record(self, name: str) -> Record | None:
         """Return the record of a video by its name; None if the index has no such video."""
         key = tuple(map(os.fsencode, split_name(name)))
-        records = self._database.decode(_records, f"{_RECORDS} WHERE root = ? AND path = ?", key)
+        records = self._database.decode(
+            decode_records, f"{RECORDS} WHERE root = ? AND path = ?", key
+        )
         return next(iter(records.values()), None)
 
     def paths(self, content: str) -> set[str]:
@@ -271,7 +281,7 @@ class Index:
         if not content:
             return set()
         statement = "SELECT root, path FROM paths WHERE content = ?"
-        return set(self._database.decode(_names, statement, [content]))
+        return set(self._database.decode(decode_names, statement, [content]))
 
     @property
     def excluded(self) -> dict[str, str]:
@@ -281,14 +291,14 @@ class Index:
     def exclusions(self) -> dict[str, Exclusion]:
         """Return the exclusion of each removed path, by name."""
         return self._database.decode(
-            lambda rows: {_name(row[:2]): Exclusion(row[2], Stamp(*row[3:])) for row in rows},
+            lambda rows: {decode_name(row[:2]): Exclusion(row[2], Stamp(*row[3:])) for row in rows},
             "SELECT root, path, content, size, modified_ns, changed_ns FROM exclusions",
         )
 
     def excluded_paths(self, content: str) -> list[str]:
         """Return the names of the removed paths of a content."""
         return self._database.decode(
-            _names,
+            decode_names,
             "SELECT root, path FROM exclusions WHERE content = ? AND content != ''",
             [content],
         )
@@ -337,7 +347,7 @@ class Index:
             if name and self.record(name) is not None:
                 return name
         statement = "SELECT root, path FROM paths WHERE id = ?"
-        for name in self._database.decode(_names, statement, [video]):
+        for name in self._database.decode(decode_names, statement, [video]):
             return name
         videos = self.videos
         raise SearchError(f"{self.directory} holds no video {video!r}{suggestion(video, videos)}")
@@ -419,9 +429,9 @@ class Index:
           DamagedError: if they are missing or damaged.
         """
         for is_last in (False, True):
-            rows = self._database.decode(_unpack_repeats, _ARRAYS, [content])
+            rows = self._database.decode(decode_arrays, ARRAYS, [content])
             if not rows:
-                raise self._damaged([content], "are missing")
+                raise self._damage_error([content], "are missing")
             [(generation, span, repeats, duration, warning, recorded)] = rows
             try:
                 times, vectors = self.embeddings.read(generation, span)
@@ -431,12 +441,12 @@ class Index:
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
                     problem = f"are missing: {error.filename}: {_COMPUTE_ANEW}"
-                    raise self._damaged([content], problem) from None
+                    raise self._damage_error([content], problem) from None
             except DamagedError as error:
                 advice = _COMPUTE_ANEW
                 if isinstance(error, UnreadableError):
                     advice = f"check the disk and the rights, or {advice}"
-                raise self._damaged([content], f"{error}: {advice}", type(error)) from None
+                raise self._damage_error([content], f"{error}: {advice}", type(error)) from None
         raise AssertionError
 
     def has_embeddings(self, content: str) -> bool:
@@ -456,18 +466,18 @@ class Index:
         Raises:
           DamagedError: if some are missing or damaged; the error names all such contents.
         """
-        matrix, _, spans, counts_of_spans = self._frames(contents, _unpack_counts)
-        starts = np.asarray([span.first for span in spans], np.int64)
-        ends = starts + np.asarray([span.rows for span in spans], np.int64)
-        all_counts = np.zeros(len(matrix), np.int64)
-        for start, end, counts in zip(starts, ends, counts_of_spans, strict=True):
+        mapped = self._map_rows(contents, decode_spans)
+        starts = np.asarray([span.first for span in mapped.spans], np.int64)
+        ends = starts + np.asarray([span.rows for span in mapped.spans], np.int64)
+        all_counts = np.zeros(len(mapped.matrix), np.int64)
+        for start, end, counts in zip(starts, ends, mapped.counts, strict=True):
             all_counts[start:end] = 1 if counts is None else counts
-        return ContentRows(matrix, starts, ends, all_counts)
+        return ContentRows(mapped.matrix, starts, ends, all_counts)
 
     def rounded_frames(self, contents: Sequence[str]) -> Quantised:
         """Map the quantised embeddings of contents; see `frames`."""
-        matrix, generation, spans, _ = self._frames(contents)
-        return self.embeddings.rounded(generation, spans, matrix)
+        mapped = self._map_rows(contents)
+        return self.embeddings.rounded(mapped.generation, mapped.spans, mapped.matrix)
 
     def mend_rounded(self, contents: Sequence[str]) -> None:
         """Compute damaged quantised embeddings anew, if they can be read and written.
@@ -485,23 +495,19 @@ class Index:
 
     def _is_large(self) -> bool:
         """Return whether searches read the quantised embeddings."""
-        return sum(record.frames for record in self.records().values()) >= packed.LARGE
+        return sum(record.frames for record in self.records().values()) >= packed.MIN_QUANTISED_ROWS
 
-    def _frames(
+    def _map_rows(
         self, contents: Sequence[str], decoder: Callable[[list[Any]], list[Any]] = list
-    ) -> tuple[np.ndarray, int, list[Span], list[Any]]:
-        """Return all rows, their generation, and of each content its span and counts.
-
-        The counts, packed or as `decoder` returns them, are None for a content whose rows have one
-        frame each.
-        """
+    ) -> _MappedRows:
+        """Map the embeddings of contents into memory; `decoder` unpacks the rows of `SPANS`."""
         for is_last in (False, True):
-            rows = self._database.decode(decoder, _SPANS)
-            spans = {content: Span(*span) for _, content, *span, _ in rows}
+            rows = self._database.decode(decoder, SPANS)
+            spans = {content: RowSpan(*span) for _, content, *span, _ in rows}
             counts = {row[1]: row[-1] for row in rows}
             missing = [content for content in contents if content not in spans]
             if missing:
-                raise self._damaged(missing, "are missing")
+                raise self._damage_error(missing, "are missing")
             generation, selected_spans = rows[0][0], [spans[content] for content in contents]
             if moved := [
                 content
@@ -510,23 +516,23 @@ class Index:
                 )
                 if after.first < before.first
             ]:  # another process has just written them again: the next query sees the result
-                raise self._damaged(moved, "are being computed anew")
+                raise self._damage_error(moved, "are being computed anew")
             try:
                 matrix, damaged = self.embeddings.rows(generation, selected_spans)
             except FileNotFoundError as error:  # compacted by another process? then try again
                 if is_last:
                     problem = f"are missing: {error.filename}: {_COMPUTE_ANEW}"
-                    raise self._damaged(contents, problem) from None
+                    raise self._damage_error(contents, problem) from None
                 continue
             if damaged:
                 path = self.embeddings.path(generation, FRAMES)
                 problem = f"in {path} are damaged: {_COMPUTE_ANEW}"
-                raise self._damaged([contents[i] for i in damaged], problem)
+                raise self._damage_error([contents[i] for i in damaged], problem)
             selected_counts = [counts[content] for content in contents]
-            return matrix, generation, selected_spans, selected_counts
+            return _MappedRows(matrix, generation, selected_spans, selected_counts)
         raise AssertionError
 
-    def _damaged(
+    def _damage_error(
         self, contents: Iterable[str], problem: str, kind: type[DamagedError] = DamagedError
     ) -> DamagedError:
         """Return the error for contents whose embeddings have a problem."""
@@ -566,8 +572,8 @@ class Index:
           progress: called after each content.
         """
         damaged_lines = self._find_damaged(self.contents(), progress)
-        rows = self._database.select(f"{_SPANS} ORDER BY first_row")
-        spans = [Span(*span) for _, _, *span, _ in rows]
+        rows = self._database.select(f"{SPANS} ORDER BY first_row")
+        spans = [RowSpan(*span) for _, _, *span, _ in rows]
         if spans and self.embeddings.damaged_rounded(rows[0][0], spans):
             path = self.embeddings.path(rows[0][0], ROUNDED)
             repair = "index the folder again to compute it anew"
@@ -657,122 +663,3 @@ class Index:
     def _discard_files(self, content: str) -> None:
         """Delete the files of a content."""
         files.discard(self.text_vectors(content))
-
-
-MAX_FPS = 1000
-"""Largest number of frames a second that an index may have."""
-
-
-def check_rate(fps: float) -> None:
-    """Check that a rate is above 0 and at most `MAX_FPS` frames a second.
-
-    Raises:
-      QueryError: if it is not.
-    """
-    if not 0 < fps <= MAX_FPS:
-        raise QueryError(
-            "{fps}={value:g}: give a number of frames a second above 0 and up to {maximum}, such"
-            " as 1",
-            field="fps", value=fps, maximum=MAX_FPS,
-        )  # fmt: skip
-
-
-def check_encoder(directory: Path, facts: EncoderFacts, encoder: Encoder) -> None:
-    """Check that an encoder is the encoder of an index.
-
-    Args:
-      directory: the directory of the index, for the error.
-      facts: the facts of the index's encoder.
-      encoder: the encoder to check.
-
-    Raises:
-      QueryError: if the fingerprint, the preprocessing or the width differs.
-    """
-    candidate = EncoderFacts.from_encoder(encoder)
-    place, other = facts.name, repr(candidate.name)
-    if facts.name == candidate.name:  # as the names of folders may be
-        place, other = (*facts.places, facts.name)[0], "the given encoder of the same name"
-    for field in ("fingerprint", "preprocessing", "width"):
-        if getattr(facts, field) != getattr(candidate, field):
-            raise QueryError(
-                "{directory} was made by the encoder {place!r}, and {other} has another"
-                " {difference}: give {encoder}={place}, or a new {index}",
-                field="encoder", directory=directory, place=place, other=other, difference=field,
-            )  # fmt: skip
-
-
-def _name(row: Any) -> str:
-    root, path = map(os.fsdecode, row)
-    return join_name(root, path)
-
-
-def _names(rows: list[Any]) -> list[str]:
-    return list(map(_name, rows))
-
-
-def _records(rows: list[Any]) -> dict[str, Record]:
-    """Return the records of paths, by the names of the videos."""
-    records = {_name(row[:2]): Record(*row[2:]) for row in rows}
-    for name, record in records.items():
-        if record.indexed and not record.frames:
-            raise ValueError(f"the content of {name!r} is missing")
-    return records
-
-
-def _roots(rows: list[Any]) -> dict[str, Path]:
-    roots = {os.fsdecode(name): Path(os.fsdecode(path)) for name, path in rows}
-    if "" not in roots:
-        raise ValueError("the first root is missing")
-    return roots
-
-
-def _settings(rows: list[Any]) -> dict[str, Any]:
-    """Return the settings that stay as they are, and check that the others can be decoded."""
-    values = dict(rows)
-    facts, fps = json.loads(values["encoder"]), float(values["fps"])
-    check_rate(fps)
-    os.fsdecode(values["checkpoint"])
-    for name in ("precisions", "unlisted"):
-        tuple(json.loads(values.get(name, "[]")))
-    if not isinstance(values["transcripts"], str):
-        raise TypeError("the version of the transcripts is not a text")
-    for name in ("version", "generation", "rows_end"):
-        if not isinstance(values[name], int):
-            raise TypeError(f"the setting {name} is not a number")
-    return {
-        "encoder": EncoderFacts(**facts | {"places": tuple(facts["places"])}),
-        "fps": fps,
-        # An index from a version in which every frame had an embedding lacks the setting.
-        "every_frame": bool(values.get("every_frame", True)),
-    }
-
-
-def _unpack_repeats(rows: list[Any]) -> list[Any]:
-    """Decode the rows of `_ARRAYS`: generation, span, repeats or None, and further columns."""
-    decoded = []
-    for generation, first, count, checksum, rounded_checksum, counts, times, *others in rows:
-        repeats = None if counts is None else Repeats.unpack(counts, times)
-        if repeats is not None:
-            _check_counts(repeats.counts, count)
-            if len(repeats.times) != repeats.counts.sum():
-                raise ValueError(f"{len(repeats.times)} times of {repeats.counts.sum()} frames")
-        decoded.append(
-            (generation, Span(first, count, checksum, rounded_checksum), repeats, *others)
-        )
-    return decoded
-
-
-def _unpack_counts(rows: list[Any]) -> list[Any]:
-    """Decode the counts in the last column of `_SPANS`."""
-    decoded = []
-    for *others, packed_counts in rows:
-        counts = None if packed_counts is None else unpack_counts(packed_counts)
-        if counts is not None:
-            _check_counts(counts, others[3])
-        decoded.append((*others, counts))
-    return decoded
-
-
-def _check_counts(counts: np.ndarray, rows: int) -> None:
-    if len(counts) != rows:
-        raise ValueError(f"{len(counts)} counts of {rows} rows")

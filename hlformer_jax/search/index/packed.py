@@ -42,7 +42,7 @@ _DIGEST_BYTES = 64
 PACKED = re.compile(r"(segments|bias|trained|said|bank)-[0-9a-f]{32}(\.[0-9a-z-]+)?\.(npy|npz|db)")
 """Names of the files of derived matrices."""
 
-LARGE = 2**16
+MIN_QUANTISED_ROWS = 2**16
 """Smallest number of rows of a quantised matrix: 0.2 GB of float32 with width 768."""
 
 
@@ -242,7 +242,7 @@ def multiply(matrix: np.ndarray, query: Float[np.ndarray, "*Q d"]) -> Float[np.n
                 for single_query, query_scores in zip(queries, scores, strict=True):
                     np.vecdot(block, single_query, out=query_scores[part])
 
-    if len(matrix) < LARGE or len(queries) > MAX_THREADED_QUERIES:
+    if len(matrix) < MIN_QUANTISED_ROWS or len(queries) > MAX_THREADED_QUERIES:
         multiply_rows(0, len(matrix))
     else:
         _in_threads(multiply_rows, len(matrix))

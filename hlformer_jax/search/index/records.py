@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.encoders.protocol import Encoder
-from hlformer_jax.errors import SearchError
+from hlformer_jax.errors import QueryError, SearchError
 
 MAX_TIME_NS = 2**63 - 1
 """Largest time of a file, in nanoseconds since the epoch: 11 April 2262."""
@@ -34,6 +34,9 @@ STILL_FRAMES_SHARE = "still frames share embeddings"
 
 INDEXED, FAILED = "indexed", "failed"
 """States of a record."""
+
+MAX_FPS = 1000
+"""Largest number of frames a second that an index may have."""
 
 CONTENT_HASH = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -116,6 +119,29 @@ class EncoderFacts:
         parts: tuple[Any, ...] = (self.fingerprint, self.preprocessing, self.width, fps, DTYPE)
         parts += () if every_frame else (STILL_FRAMES_SHARE,)
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+    def check(self, encoder: Encoder, directory: Path) -> None:
+        """Check that an encoder has these facts.
+
+        Args:
+          encoder: the encoder.
+          directory: the directory of the index with these facts, for the error.
+
+        Raises:
+          QueryError: if the fingerprint, the preprocessing or the width differs.
+        """
+        candidate = EncoderFacts.from_encoder(encoder)
+        expected, label = self.name, repr(candidate.name)
+        if self.name == candidate.name:  # as the names of folders may be
+            expected, label = (*self.places, self.name)[0], "the given encoder of the same name"
+        for field in ("fingerprint", "preprocessing", "width"):
+            if getattr(self, field) != getattr(candidate, field):
+                raise QueryError(
+                    "{directory} was made by the encoder {expected!r}, and {label} has another"
+                    " {difference}: give {encoder}={expected}, or a new {index}",
+                    field="encoder", directory=directory, expected=expected, label=label,
+                    difference=field,
+                )  # fmt: skip
 
 
 def present_places(places: Iterable[str]) -> list[str]:
@@ -270,3 +296,17 @@ def check_record(name: str, record: Record) -> None:
                 f"the record of {name[:80]!r} cannot be written: its {field} is"
                 f" {str(value)[:80]!r}, allowed: {allowed}"
             )
+
+
+def check_rate(fps: float) -> None:
+    """Check that a rate is above 0 and at most `MAX_FPS` frames a second.
+
+    Raises:
+      QueryError: if it is not.
+    """
+    if not 0 < fps <= MAX_FPS:
+        raise QueryError(
+            "{fps}={value:g}: give a number of frames a second above 0 and up to {maximum}, such"
+            " as 1",
+            field="fps", value=fps, maximum=MAX_FPS,
+        )  # fmt: skip

@@ -98,17 +98,23 @@ def find_missing(paths: Mapping[str, Path]) -> set[str]:
     Args:
       paths: the path of each video, by its name.
     """
-    names: dict[str, set[str]] = {}  # of the files in each folder
+    files_by_folder: dict[str, set[str]] = {}
     missing = set()
     for name, path in paths.items():
         folder, _, file = name.rpartition("/")
-        if folder not in names:
-            names[folder] = set()
-            with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):  # a link in a circle
-                        if entry.is_file():
-                            names[folder].add(entry.name)
-        if file not in names[folder]:
+        if folder not in files_by_folder:
+            files_by_folder[folder] = _list_file_names(path.parent)
+        if file not in files_by_folder[folder]:
             missing.add(name)
     return missing
+
+
+def _list_file_names(folder: Path) -> set[str]:
+    """Return the names of the files in a folder, which are incomplete if it cannot be read."""
+    names = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # a link in a circle
+                if entry.is_file():
+                    names.add(entry.name)
+    return names

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hlformer_jax.errors import SearchError
-from hlformer_jax.search.index.embeddings import Repeats, Span
+from hlformer_jax.search.index.embeddings import Repeats, RowSpan
 from hlformer_jax.search.index.records import (
     CONTENT_HASH,
     FAILED,
@@ -286,7 +286,7 @@ class Writer:
             "SELECT hash, first_row, ifnull(rows, frames), checksum, rounded_checksum FROM contents"
             " LEFT JOIN repeats ON content = hash ORDER BY first_row"
         )
-        spans = [Span(*row[1:]) for row in rows]
+        spans = [RowSpan(*row[1:]) for row in rows]
         [[generation], [end]] = self.execute(
             "SELECT value FROM settings WHERE name IN ('generation', 'rows_end') ORDER BY name"
         )

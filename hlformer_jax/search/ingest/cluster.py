@@ -22,9 +22,8 @@ from urllib.parse import urlsplit
 from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.index.index import check_encoder
 from hlformer_jax.search.ingest import decoding
-from hlformer_jax.search.ingest.decoding import Event, Failed, Frames, Job, Opened, Source
+from hlformer_jax.search.ingest.decoding import Event, EventSource, Failed, Frames, Opened, VideoJob
 from hlformer_jax.text import without_passwords
 
 VIDEOS_AT_ONCE = 4
@@ -39,7 +38,7 @@ CONNECT_SECONDS = 10.0
 
 def source(
     address: str, index: Index, load: Callable[[], Any], workers: int | None = None
-) -> Source:
+) -> EventSource:
     """Return a source for `extract.index_folder` that decodes and encodes on a cluster.
 
     Args:
@@ -61,9 +60,9 @@ def source(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     optional("ray.data", "ray")
     ray = optional("ray", "ray")
-    check = functools.partial(check_encoder, index.directory, index.encoder)
+    check = functools.partial(index.encoder.check, directory=index.directory)
 
-    def events(paths: Sequence[Path], job: Job) -> Generator[Event, None, None]:
+    def events(paths: Sequence[Path], job: VideoJob) -> Generator[Event, None, None]:
         with _connected(ray, address):
             share = _share(ray.nodes())
             actors = min(share.actors, len(paths))
@@ -103,7 +102,7 @@ class _Extractor:
     """An actor, which processes its videos as a run without Ray does."""
 
     def __init__(
-        self, load: Callable[[], Any], check: Callable[[Any], None], job: Job, workers: int
+        self, load: Callable[[], Any], check: Callable[[Any], None], job: VideoJob, workers: int
     ) -> None:
         self._job, self._workers, self._refusal = job, workers, ""
         try:

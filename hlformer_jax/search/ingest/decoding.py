@@ -29,14 +29,14 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.stills import is_still
 from hlformer_jax.search.signals.transcript import transcripts
 
-CHUNK = 32
+MAX_IMAGES_OF_BATCH = 32
 """Largest number of images in a batch. A batch has images of one video only, so that an embedding
 does not depend on other videos."""
 
-MAX_FRAMES_OF_BATCH = 8 * CHUNK
+MAX_FRAMES_OF_BATCH = 8 * MAX_IMAGES_OF_BATCH
 """Largest number of frames in a batch, with still frames, so that a still video shows progress."""
 
-PULSE = 1.0
+PULSE_SECONDS = 1.0
 """Longest time between two calls of `pulse` while processes decode, in seconds."""
 
 BASE_SECONDS, SECONDS_PER_SECOND = 120.0, 10.0
@@ -52,19 +52,19 @@ _MAX_LENGTH = 86_400.0
 """Largest stated length that extends the time limit, in seconds."""
 
 
-class Video(NamedTuple):
+class VideoFunctions(NamedTuple):
     """The functions that read videos: those of `hlformer_jax.video`, or a test's."""
 
     find: Callable[[Path, Callable[[str], None], Callable[[], None]], Sequence[Path]]
     probe: Callable[[Path], Any]
     sample: Callable[[Path, float, int | None], Iterator[Any]]
-    texts: transcripts.Reader | None = None  # None: no subtitles are read
+    texts: transcripts.SubtitleReader | None = None  # None: no subtitles are read
 
 
-class Job(NamedTuple):
+class VideoJob(NamedTuple):
     """The settings with which videos are decoded."""
 
-    video: Video
+    video: VideoFunctions
     fps: float
     size: int | None  # pixels of the shorter side to which frames are scaled down; None: not scaled
     preprocess: Preprocess
@@ -84,10 +84,10 @@ class Job(NamedTuple):
         return _events(path, self)
 
 
-class Reading(NamedTuple):
+class SubtitleJob(NamedTuple):
     """The settings with which subtitles are read."""
 
-    reader: transcripts.Reader
+    reader: transcripts.SubtitleReader
     timeout: float | None = None  # seconds that reading one file may take; None: by its size
 
     def limit(self, length: float = 0.0) -> float:
@@ -104,7 +104,7 @@ class Reading(NamedTuple):
             size = task.path.stat().st_size
         return self.limit(size / _BYTES_PER_SECOND)
 
-    def events(self, task: transcripts.SubtitleTask) -> Iterator[transcripts.Subtitles]:
+    def events(self, task: transcripts.SubtitleTask) -> Iterator[transcripts.SubtitleResult]:
         """Read subtitles in this process; yield the result."""
         yield _read_subtitles(task, self.reader)
 
@@ -139,7 +139,7 @@ class Frames(NamedTuple):
     places: np.ndarray
 
 
-class Vectors(NamedTuple):
+class EncodedFrames(NamedTuple):
     """Event: the embeddings of the next frames of a video.
 
     Attributes:
@@ -171,25 +171,25 @@ class Failed(NamedTuple):
     is_final: bool = True  # False: the disk may be the reason, and the next run tries again
 
 
-Event = Opened | Frames | Vectors | Done | Failed
+Event = Opened | Frames | EncodedFrames | Done | Failed
 
-Source = Callable[[Sequence[Path], Job], Generator[Event, None, None]]
+EventSource = Callable[[Sequence[Path], VideoJob], Generator[Event, None, None]]
 """Function that yields the events of videos, as `decode` does.
 
-If it also encodes the frames, it yields `Vectors` instead of `Frames`.
+If it also encodes the frames, it yields `EncodedFrames` instead of `Frames`.
 """
 
 
 def decode(
     paths: Sequence[Any],
-    job: Job | Reading,
+    job: VideoJob | SubtitleJob,
     workers: int,
     pulse: Callable[[], None] = lambda: None,
 ) -> Generator[Any, None, None]:
     """Decode videos, or read subtitles, in processes.
 
     Args:
-      paths: videos for a `Job`, tasks for a `Reading`.
+      paths: videos for a `VideoJob`, tasks for a `SubtitleJob`.
       job: the settings.
       workers: number of processes; 0 decodes in this process.
       pulse: called at least every second, or with `workers` 0 at every event.
@@ -197,7 +197,8 @@ def decode(
     Yields:
       For each video `Opened`, `Frames` any number of times, and `Done`, or `Failed` at any point.
       Events of one video come in order, between events of other videos. A second `Opened` begins
-      the video again: its earlier events must be discarded. For each task, `Subtitles` or `Failed`.
+      the video again: its earlier events must be discarded. For each task, `SubtitleResult` or
+      `Failed`.
 
     Raises:
       SearchError: if no process can be started.
@@ -214,7 +215,7 @@ def decode(
     try:
         while pool:
             pulse()
-            timeout = min(PULSE, *(worker.remaining() for worker in pool))
+            timeout = min(PULSE_SECONDS, *(worker.remaining() for worker in pool))
             ready = connection.wait([worker.pipe for worker in pool], timeout)
             for worker in list(pool):
                 if worker.pipe in ready:
@@ -247,7 +248,7 @@ def decode(
 class _Worker:
     """A process that decodes one video after another."""
 
-    def __init__(self, job: Job | Reading) -> None:
+    def __init__(self, job: VideoJob | SubtitleJob) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, worker_pipe = context.Pipe()
         self.path: Any = None  # the video or the task in progress
@@ -283,7 +284,7 @@ class _Worker:
             return None
         if isinstance(event, Opened):
             self._limit = self._job.limit(event.duration)
-        if isinstance(event, Done | Failed | transcripts.Subtitles):
+        if isinstance(event, Done | Failed | transcripts.SubtitleResult):
             self.path = None
         return event
 
@@ -319,7 +320,7 @@ class _Worker:
         self._process.close()
 
 
-def _work(pipe: connection.Connection, job: Job | Reading) -> None:
+def _work(pipe: connection.Connection, job: VideoJob | SubtitleJob) -> None:
     """Decode the videos whose paths are received from a pipe, until the pipe is closed."""
     with contextlib.suppress(EOFError, OSError):  # raised when the main process has ended
         pipe.send(None)
@@ -328,7 +329,7 @@ def _work(pipe: connection.Connection, job: Job | Reading) -> None:
                 pipe.send(event)
 
 
-def _events(path: Path, job: Job) -> Iterator[Event]:
+def _events(path: Path, job: VideoJob) -> Iterator[Event]:
     """Yield the events of a video, within its time limit."""
     spent, limit, reading = 0.0, job.limit(), _read(path, job)
     while True:
@@ -351,7 +352,7 @@ def _too_slow(limit: float) -> str:
     return f"decoding takes more than {limit:g} s: convert the video, or raise the timeout"
 
 
-def _read(path: Path, job: Job) -> Generator[Event, None, None]:
+def _read(path: Path, job: VideoJob) -> Generator[Event, None, None]:
     try:
         info = job.video.probe(path)
         yield Opened(path, float(info.duration), getattr(info, "recorded", 0.0))
@@ -367,7 +368,7 @@ def _read(path: Path, job: Job) -> Generator[Event, None, None]:
             image = job.preprocess(frame.image)
             is_shared = bool(batch.images) and not job.every_frame
             is_shared = is_shared and is_still(batch.images[-1], image)
-            if len(batch.images) == CHUNK and not is_shared:
+            if len(batch.images) == MAX_IMAGES_OF_BATCH and not is_shared:
                 yield batch.frames()
                 batch = _Batch(path)
             batch.add(second, image, is_shared)
@@ -434,28 +435,29 @@ def _line(error: BaseException | str) -> str:
 
 
 def _read_subtitles(
-    task: transcripts.SubtitleTask, reader: transcripts.Reader
-) -> transcripts.Subtitles:
+    task: transcripts.SubtitleTask, reader: transcripts.SubtitleReader
+) -> transcripts.SubtitleResult:
     path, video = task
     try:
         if video is None:
             read = reader.tracks(path)
         elif os.path.realpath(path) != str(path):
-            return transcripts.Subtitles(task, (), "it is now a link, which is not followed", False)
+            problem = "it is now a link, which is not followed"
+            return transcripts.SubtitleResult(task, (), problem, is_final=False)
         else:
             read = reader.file(path, video)
         cues = [(cue[0], cue[1], cue[2]) for cue in read]
     except Exception as error:  # on a damaged file, decoders raise nearly anything
-        return transcripts.Subtitles(task, (), *_describe_failure(error, path, "subtitles"))
+        return transcripts.SubtitleResult(task, (), *_describe_failure(error, path, "subtitles"))
     problem = "; ".join(map(str, getattr(read, "warnings", ())))
     if video is not None and not cues:
         problem = problem or "it has no cues"
-    return transcripts.Subtitles(task, cues, problem, True)
+    return transcripts.SubtitleResult(task, cues, problem, is_final=True)
 
 
 def update_transcripts(
     index: Index,
-    video: Video,
+    video: VideoFunctions,
     report: Callable[[str], None],
     retry: bool = False,
     workers: int = 1,
@@ -475,21 +477,21 @@ def update_transcripts(
     """
     if video.texts is None:
         return
-    reading = Reading(video.texts, timeout)
+    job = SubtitleJob(video.texts, timeout)
 
-    def read(tasks: Sequence[transcripts.SubtitleTask]) -> Iterator[transcripts.Subtitles]:
+    def read(tasks: Sequence[transcripts.SubtitleTask]) -> Iterator[transcripts.SubtitleResult]:
         count = min(workers, math.ceil(len(tasks) / TASKS_OF_A_PROCESS))
-        with contextlib.closing(decode(tasks, reading, count, pulse)) as events:
+        with contextlib.closing(decode(tasks, job, count, pulse)) as events:
             for event in events:
                 if isinstance(event, Failed):
                     task = cast(transcripts.SubtitleTask, event.path)
-                    event = transcripts.Subtitles(task, (), event.reason, True)
+                    event = transcripts.SubtitleResult(task, (), event.reason, is_final=True)
                 yield event
 
     transcripts.update(index, video.texts, read, report, retry, pulse)
 
 
-def encode(encoder: Encoder, frames: Frames) -> Vectors:
+def encode(encoder: Encoder, frames: Frames) -> EncodedFrames:
     """Return the embeddings of frames as unit vectors of float16, as an index stores them."""
     vectors = unit(np.asarray(encoder.encode_images(frames.images), np.float64))
-    return Vectors(frames.path, frames.times, vectors.astype(np.float16), frames.places)
+    return EncodedFrames(frames.path, frames.times, vectors.astype(np.float16), frames.places)

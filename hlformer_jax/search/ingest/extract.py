@@ -37,13 +37,13 @@ from hlformer_jax.search.index.records import (
 )
 from hlformer_jax.search.ingest.decoding import (
     Done,
+    EncodedFrames,
+    EventSource,
     Failed,
     Frames,
-    Job,
     Opened,
-    Source,
-    Vectors,
-    Video,
+    VideoFunctions,
+    VideoJob,
     decode,
     encode,
     update_transcripts,
@@ -169,8 +169,8 @@ def index_folder(
     only: Iterable[Path] | None = None,
     further: Iterable[Path] = (),
     restore: bool = True,
-    video: Video | None = None,
-    source: Source | None = None,
+    video: VideoFunctions | None = None,
+    source: EventSource | None = None,
     precision: str | None = None,
     report: Callable[[str], None] = terminal.show,
     progress: Callable[[Progress], None] = lambda progress: None,
@@ -185,7 +185,7 @@ def index_folder(
         most 8.
       retry: whether to try unchanged files again that failed before.
       timeout: time limit for decoding one video, in seconds; None: a limit that depends on its
-        length (`Job.limit`).
+        length (`VideoJob.limit`).
       only: files to index; folders are not scanned. None: all files of all folders of the index.
       further: folders to add to the index as roots (see `resolve_additions`).
       restore: whether to index files of `only` again that a user has removed from the index.
@@ -225,7 +225,7 @@ def index_folder(
 
 def find_in_roots(
     roots: Iterable[Path],
-    video: Video,
+    video: VideoFunctions,
     skip: Callable[[str], None],
     pulse: Callable[[], None] = lambda: None,
 ) -> tuple[list[Path], list[UserError]]:
@@ -301,7 +301,7 @@ def resolve_additions(
 
 
 def _as_listed(
-    paths: Sequence[Path], index: Index, video: Video, pulse: Callable[[], None]
+    paths: Sequence[Path], index: Index, video: VideoFunctions, pulse: Callable[[], None]
 ) -> list[Path]:
     """Return the paths under which a scan of the roots lists videos, as links may lead to them."""
     real_path = _real_paths()
@@ -347,15 +347,15 @@ def default_workers() -> int:
     return min(cli.cores(), 8)
 
 
-def real_video() -> Video:
+def real_video() -> VideoFunctions:
     """Return the functions of `hlformer_jax.video`."""
     module = optional("hlformer_jax.video", "search")
     subtitles = optional("hlformer_jax.video.subtitles", "search")
     suffixes = optional("hlformer_jax.video.listing", "search").VIDEO_SUFFIXES
-    reader = transcripts.Reader(
+    reader = transcripts.SubtitleReader(
         subtitles.SUFFIXES, subtitles.read_tracks, subtitles.read_file, suffixes
     )
-    return Video(module.find, module.probe, module.sample, reader)
+    return VideoFunctions(module.find, module.probe, module.sample, reader)
 
 
 class _File(NamedTuple):
@@ -371,8 +371,8 @@ class _Run:
 
     index: Index
     encoder: Encoder
-    video: Video
-    source: Source
+    video: VideoFunctions
+    source: EventSource
     timeout: float | None
     workers: int
     precision: str  # of images; "" if the encoder offers no choice
@@ -640,7 +640,7 @@ class _Run:
         encoder = self.encoder
         size, fps = OVERSIZE * encoder.image_size, self.index.fps
         every_frame = self.index.every_frame
-        job = Job(self.video, fps, size, encoder.preprocess, self.timeout, every_frame)
+        job = VideoJob(self.video, fps, size, encoder.preprocess, self.timeout, every_frame)
         locate = self.index.roots.path
         contents = {locate(files[0].name): content for content, files in tasks.items()}
         encoded_by_path: dict[Path, _Encoded] = {}
@@ -653,7 +653,7 @@ class _Run:
                 if isinstance(event, Opened):
                     # A second `Opened`: the first process crashed, and the video begins again.
                     encoded_by_path[path] = _Encoded(event.duration, event.recorded)
-                elif isinstance(event, Frames | Vectors):
+                elif isinstance(event, Frames | EncodedFrames):
                     if isinstance(event, Frames):
                         event = encode(encoder, event)
                     encoded = encoded_by_path[path]

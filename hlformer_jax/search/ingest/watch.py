@@ -1,10 +1,10 @@
 """Keeping an index up to date with its folders, until the process is stopped.
 
-All folders are scanned at the start, after the system has reported changes, and every `RESCAN`
-seconds. A scan compares the stamps of all files with their records, so it also finds changes from
-before watching began, or on a disk that reports none. A file is read once its stamp has stayed the
-same for some seconds, so that a file is not read while it is being copied. All files that are ready
-are indexed together.
+All folders are scanned at the start, after the system has reported changes, and after
+`RESCAN_SECONDS`. A scan compares the stamps of all files with their records, so it also finds
+changes from before watching began, or on a disk that reports none. A file is read once its stamp
+has stayed the same for some seconds, so that a file is not read while it is being copied. All files
+that are ready are indexed together.
 
 The index is locked only while it is written, so other processes can write in between.
 """
@@ -20,7 +20,7 @@ from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, find_missing, split_name
 from hlformer_jax.search.index.directory import check_exists
-from hlformer_jax.search.ingest.decoding import Video
+from hlformer_jax.search.ingest.decoding import VideoFunctions
 from hlformer_jax.search.ingest.extract import (
     find_in_roots,
     forget_deleted,
@@ -28,16 +28,16 @@ from hlformer_jax.search.ingest.extract import (
     real_video,
 )
 
-SETTLE = 5.0
+SETTLE_SECONDS = 5.0
 """Seconds for which a file must not have changed before it is read."""
 
-RESCAN = 600.0
+RESCAN_SECONDS = 600.0
 """Longest time between two scans of the folders, in seconds."""
 
-POLL = 10_000
+POLL_MILLISECONDS = 10_000
 """Milliseconds between two checks of all files if the system cannot report changes."""
 
-TICK = 1000
+TICK_MILLISECONDS = 1000
 """Milliseconds between two checks of the time, and of whether roots have appeared or vanished."""
 
 
@@ -51,7 +51,7 @@ def watch_changes(
     Args:
       directory: the directory of the index.
       report: receives a line if the system has no watches left; then all files are polled every
-        `POLL` milliseconds.
+        `POLL_MILLISECONDS`.
 
     Raises:
       MissingExtra: if the package `watchfiles` is not installed.
@@ -71,11 +71,12 @@ def watch_changes(
         roots = _online_roots(index)
         if not roots:  # the system does not report that a root appears
             yield [str(directory)]
-            time.sleep(TICK / 1000)
+            time.sleep(TICK_MILLISECONDS / 1000)
             continue
         batches = watchfiles.watch(
-            *roots.values(), watch_filter=is_outside, rust_timeout=TICK, yield_on_timeout=True,
-            ignore_permission_denied=True, force_polling=must_poll or None, poll_delay_ms=POLL,
+            *roots.values(), watch_filter=is_outside, rust_timeout=TICK_MILLISECONDS,
+            yield_on_timeout=True, ignore_permission_denied=True,
+            force_polling=must_poll or None, poll_delay_ms=POLL_MILLISECONDS,
         )  # fmt: skip
         is_first = True
         while True:
@@ -90,7 +91,8 @@ def watch_changes(
                 reason = " ".join(str(error).split())
                 report(
                     f"the system has no watches left ({reason}): files are polled every"
-                    f" {POLL / 1000:g} s; raise fs.inotify.max_user_instances and max_user_watches"
+                    f" {POLL_MILLISECONDS / 1000:g} s; raise fs.inotify.max_user_instances and"
+                    " max_user_watches"
                 )
                 break
             # The system does not report changes from before the watch began, so the first batch
@@ -105,9 +107,9 @@ def watch_changes(
 def follow(
     directory: Path,
     encoder: Encoder,
-    settle: float = SETTLE,
+    settle: float = SETTLE_SECONDS,
     report: Callable[[str], None] = terminal.show,
-    video: Video | None = None,
+    video: VideoFunctions | None = None,
     changes: Iterable[Collection[str]] | None = None,
     **options: Any,
 ) -> None:
@@ -142,7 +144,7 @@ class Follower:
         encoder: Encoder,
         settle: float,
         report: Callable[[str], None],
-        video: Video,
+        video: VideoFunctions,
         options: Mapping[str, Any],
     ) -> None:
         """Take the arguments of `follow`."""
@@ -151,7 +153,7 @@ class Follower:
         self._suffixes = frozenset(video.texts.suffixes if video.texts else ())
         # Files that differ from their records, with the time when their stamp was first seen.
         self._changed_files: dict[tuple[str, Stamp], float] = {}
-        self._attempted: dict[str, Stamp] = {}  # files tried in the last `RESCAN` seconds
+        self._attempted: dict[str, Stamp] = {}  # files tried in the last `RESCAN_SECONDS`
         self._unlisted: list[str] = []  # lines about folders or files that could not be listed
         self._changed_subtitles: set[str] = set()
         self._offline: set[str] | None = None  # None until all files have settled once
@@ -174,7 +176,7 @@ class Follower:
         if second < self._next_scan:
             return
         if second >= self._next_attempts:  # a disk may have come back
-            self._attempted, self._next_attempts = {}, second + RESCAN
+            self._attempted, self._next_attempts = {}, second + RESCAN_SECONDS
         index = Index.open(self._directory)
         self._scan(index, second)
         ready = self._settled_files(second)
@@ -186,7 +188,7 @@ class Follower:
         self._attempted |= ready
         self._changed_subtitles.clear()
         all_settled = len(ready) == len(self._changed_files)
-        self._next_scan = second + (RESCAN if all_settled else self._settle)
+        self._next_scan = second + (RESCAN_SECONDS if all_settled else self._settle)
         roots_before = set(index.roots.offline())
         missing = _missing_videos(index, roots_before) if all_settled else set()
         roots_after = set(index.roots.offline())
@@ -274,7 +276,7 @@ def _online_roots(index: Index) -> dict[str, Path]:
 
 
 def _changed_stamps(
-    index: Index, video: Video, attempted: Mapping[str, Stamp], skip: Callable[[str], None]
+    index: Index, video: VideoFunctions, attempted: Mapping[str, Stamp], skip: Callable[[str], None]
 ) -> dict[str, Stamp]:
     """Return the stamps of files that differ from their records and were not attempted.
 

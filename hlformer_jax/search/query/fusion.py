@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hlformer_jax.search.signals.protocol import Group, Scope
-from hlformer_jax.search.signals.transcript.passages import RRF
+from hlformer_jax.search.signals.transcript.passages import RRF_CONSTANT
 
-UNCERTAIN = 1 - 1e-6
+DEFAULT_CERTAINTY = 1 - 1e-6
 """Certainty of a group without one. A certainty of 1, up to rounding errors, exceeds it."""
 
 
@@ -43,7 +43,7 @@ def fuse(rankings: Sequence[Ranking], window: int) -> list[Group]:
     selective_first = sorted(rankings, key=lambda ranking: not ranking.is_selective)
     for ranking in selective_first:
         for rank, group in enumerate(ranking.groups, 1):
-            score = 1 / (RRF + rank)
+            score = 1 / (RRF_CONSTANT + rank)
             if ranking.is_selective or rank <= window:
                 sums[group.position] = sums.get(group.position, 0.0) + score
             largest[group.position] = max(largest.get(group.position, 0.0), score)
@@ -59,7 +59,7 @@ def fuse(rankings: Sequence[Ranking], window: int) -> list[Group]:
 
     def order(position: int) -> tuple[float, float]:
         score = max(sums.get(position, 0.0), largest[position])
-        return -score, -certainty.get(position, UNCERTAIN)
+        return -score, -certainty.get(position, DEFAULT_CERTAINTY)
 
     return [groups[position] for position in sorted(groups, key=order)]
 

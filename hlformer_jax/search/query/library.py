@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder, LimitsTexts, TokenEncoder
@@ -34,11 +34,11 @@ from hlformer_jax.search.index.directory import check_exists
 from hlformer_jax.search.query import filters, pictures
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import Result, Results
-from hlformer_jax.search.query.search import Place, Search
+from hlformer_jax.search.query.search import Candidate, Search
 from hlformer_jax.search.query.snapshot import Snapshot, empty_error
 from hlformer_jax.search.signals import SIGNALS, postgres, rankers
-from hlformer_jax.search.signals.composition import Single
-from hlformer_jax.search.signals.postgres import Store, Stored, Uploaded
+from hlformer_jax.search.signals.composition import SingleQuery
+from hlformer_jax.search.signals.postgres import Store, StoreRanker, UploadCounts
 from hlformer_jax.search.signals.protocol import (
     DEFAULT_WITHIN,
     Archive,
@@ -49,10 +49,10 @@ from hlformer_jax.search.signals.protocol import (
 )
 from hlformer_jax.search.signals.rankers import Ranker, RowRanker
 from hlformer_jax.search.signals.transcript import transcripts
-from hlformer_jax.search.signals.transcript.signal import Transcript
+from hlformer_jax.search.signals.transcript.signal import TranscriptSignal
 from hlformer_jax.search.signals.visual import (
-    Visual,
     VisualMatches,
+    VisualSignal,
     baseline,
     learned_probability,
 )
@@ -153,7 +153,7 @@ class Library:
 
     def videos(self) -> list[Entry]:
         """Return all videos of the index, failed ones too, in the order of their paths."""
-        entries = list(self._listed().values())
+        entries = list(self._entries_by_id().values())
         missing = find_missing({entry.video: entry.path for entry in entries})
         return [
             entry if entry.state == "failed" else
@@ -167,7 +167,7 @@ class Library:
         Raises:
           SearchError: if the index has no such video.
         """
-        entry = self._listed().get(id)
+        entry = self._entries_by_id().get(id)
         if entry is None:
             raise SearchError(f"{self.directory} has no video with the id {id!r}")
         return entry
@@ -213,7 +213,9 @@ class Library:
         """Return the summary of the index (`Index.summary`) and the name of the ranker."""
         return self.open_index().summary() | {"ranker": self.ranker_name}
 
-    def upload(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Uploaded:
+    def upload(
+        self, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> UploadCounts:
         """Bring the store up to date with the index.
 
         Args:
@@ -232,7 +234,7 @@ class Library:
             raise QueryError("the library has no store to upload to: pass {store}", field="store")
         to, index = self._store, self.open_index()
 
-        def upload_whole(damaged: dict[str, str]) -> Uploaded:
+        def upload_whole(damaged: dict[str, str]) -> UploadCounts:
             records = index.records()
             readable = [record for content, record in records.items() if content not in damaged]
             ranker = self._ranker(index, readable if self._checkpoint else None)
@@ -247,13 +249,13 @@ class Library:
     def encoder(self) -> Encoder:
         """The encoder, loaded at its first use."""
         with self._lock:
-            return self._loaded(self._index)
+            return self._load_encoder(self._index)
 
     @property
     def passage_count(self) -> int:
         """Number of passages of transcripts that can be searched."""
-        transcript = self._ready()[0].signals[Transcript.name]
-        assert isinstance(transcript, Transcript)
+        transcript = self._ready()[0].signals[TranscriptSignal.name]
+        assert isinstance(transcript, TranscriptSignal)
         return transcript.passages.count
 
     def ranked(self) -> list[Entry]:
@@ -277,10 +279,10 @@ class Library:
             vector = ranker.encode(encoder, text)
             scores = ranker.scores(vector)[snapshot.content_of]
             probability = learned_probability(ranker, encoder)
-            matches = VisualMatches(snapshot.visual, Single(ranker, vector), probability)
+            matches = VisualMatches(snapshot.visual, SingleQuery(ranker, vector), probability)
             group = Group(position, float(scores[position]))
-            search = Search((Visual.name,), matches, {Visual.name: matches})
-            result = search.result(Place(group, {Visual.name: group}), scope, 1)
+            search = Search((VisualSignal.name,), matches, {VisualSignal.name: matches})
+            result = search.result(Candidate(group, {VisualSignal.name: group}), scope, 1)
             return scores, baseline(ranker, vector, encoder), result
 
         return snapshot.videos, examine
@@ -312,7 +314,7 @@ class Library:
             query = dataclasses.replace(query, **fields)
         self._check(query)
         snapshot, encoder = self._ready()
-        snapshot.look()
+        snapshot.check_missing()
         filtered = filters.passing(snapshot.videos, query)
         picture, content = self._picture(snapshot, encoder, query)
         passing = filtered & (snapshot.content_of != content)
@@ -325,37 +327,19 @@ class Library:
         )
         search = self._search_signals(snapshot, query, signal_query)
         unreadable: dict[str, str] = {}  # for this query; the next one reads them again
-        while True:
-            left_out = snapshot.damaged.keys() | unreadable  # other threads add damaged contents
-            scope = snapshot.scope(passing, unreadable)
-            try:
-                places = search.rank(query, scope)
-                positions = [place.group.position for place in places]
-                vanished = {i for i in positions if not os.path.isfile(snapshot.videos[i].path)}
-                if vanished:
-                    snapshot.look(everything=True)
-                    snapshot.missing |= vanished
-                    continue
-                shown = search.add_scores(places[query.offset :], scope)
-                results = search.results(shown, scope, query.moments)
-            except ReplacedIndexError:  # while it was read: query the new one
-                return self.query(query)
-            except DamagedError as error:
-                found = unreadable if isinstance(error, UnreadableError) else snapshot.damaged
-                if not error.contents.keys() - left_out or len(unreadable) >= MAX_UNREADABLE:
-                    raise
-                # The contents may be missing because another process has just removed them.
-                index = self._index
-                if (snapshot.index, snapshot.state) != (index, index.state):
-                    return self.query(query)
-                found.update(error.contents)
-                continue
-            reaching = [result for result in results if search.reaches(result, query.min_score)]
-            reason = "" if reaching else _reason(query, filtered, scope, search.names, len(places))
-            warnings = snapshot.warnings(passing, unreadable)
-            warnings += _cut_texts(encoder, query, snapshot.visual.ranker.max_tokens)
-            warnings += snapshot.changed(positions[query.offset :])
-            return Results(reaching, warnings, search.match_threshold, reason)
+        found = self._find(query, snapshot, search, passing, unreadable)
+        if found is None:  # the index has changed: query the new one
+            return self.query(query)
+        scope, candidates, results = found
+        reaching = [result for result in results if search.reaches(result, query.min_score)]
+        reason = ""
+        if not reaching:
+            reason = _reason(query, filtered, scope, search.names, len(candidates))
+        shown_positions = [x.group.position for x in candidates[query.offset :]]
+        warnings = snapshot.warnings(passing, unreadable)
+        warnings += _cut_texts(encoder, query, snapshot.visual.ranker.max_tokens)
+        warnings += snapshot.describe_changed(shown_positions)
+        return Results(reaching, warnings, search.match_threshold, reason)
 
     search = query
 
@@ -398,11 +382,11 @@ class Library:
                 " the other parts of the query",
                 field="signals", value=",".join(query.signals or ()), allowed=accepting,
             )  # fmt: skip
-        missing = [snapshot.signals[name].missing() for name in names]
-        if query.signals and all(missing):
-            raise SearchError("; ".join(missing))
+        reasons = [snapshot.signals[name].explain_empty() for name in names]
+        if query.signals and all(reasons):
+            raise SearchError("; ".join(reasons))
         # The visual signal always searches, because results show the scores of their frames.
-        ranking_names = [name for name in names if name != Visual.name]
+        ranking_names = [name for name in names if name != VisualSignal.name]
         with ThreadPoolExecutor(max(len(ranking_names), 1)) as threads:
             waiting = {
                 name: threads.submit(snapshot.signals[name].search, signal_query)
@@ -412,8 +396,57 @@ class Library:
             matches: dict[str, Matches] = {
                 name: future.result() for name, future in waiting.items()
             }
-        matches[Visual.name] = visual
+        matches[VisualSignal.name] = visual
         return Search(names, visual, matches)
+
+    def _find(
+        self,
+        query: Query,
+        snapshot: Snapshot,
+        search: Search,
+        passing: Bool[np.ndarray, " V"],
+        unreadable: dict[str, str],
+    ) -> tuple[Scope, list[Candidate], list[Result]] | None:
+        """Find the results of a query; repeat without videos that turn out to be unusable.
+
+        Args:
+          query: the query.
+          snapshot: the videos; receives those that are missing or damaged.
+          search: the signals that search.
+          passing: the videos that pass the filters of the query.
+          unreadable: receives a line for each content that cannot be read at the moment.
+
+        Returns:
+          The videos that the query may return, all candidates, and the results of those after the
+          offset. None if the index has changed since the snapshot.
+
+        Raises:
+          DamagedError: if further reading finds nothing new, or `MAX_UNREADABLE` is reached.
+        """
+        while True:
+            left_out = snapshot.damaged.keys() | unreadable  # other threads add damaged contents
+            scope = snapshot.scope(passing, unreadable)
+            try:
+                candidates = search.rank(query, scope)
+                positions = [candidate.group.position for candidate in candidates]
+                vanished = {i for i in positions if not os.path.isfile(snapshot.videos[i].path)}
+                if vanished:
+                    snapshot.check_missing(all_videos=True)
+                    snapshot.missing |= vanished
+                    continue
+                shown = search.add_scores(candidates[query.offset :], scope)
+                return scope, candidates, search.results(shown, scope, query.moments)
+            except ReplacedIndexError:
+                return None
+            except DamagedError as error:
+                if not error.contents.keys() - left_out or len(unreadable) >= MAX_UNREADABLE:
+                    raise
+                # The contents may be missing because another process has just removed them.
+                index = self._index
+                if (snapshot.index, snapshot.state) != (index, index.state):
+                    return None
+                lines = unreadable if isinstance(error, UnreadableError) else snapshot.damaged
+                lines.update(error.contents)
 
     def _picture(
         self, snapshot: Snapshot, encoder: Encoder, query: Query
@@ -446,7 +479,7 @@ class Library:
         embedding = unit(arrays.vectors[nearest].astype(np.float32))
         return embedding, int(snapshot.content_of[position])
 
-    def _listed(self) -> dict[str, Entry]:
+    def _entries_by_id(self) -> dict[str, Entry]:
         """Return all entries by id; read them again if the index has changed."""
         with self._listing_lock:  # not `_lock`, which is held while an encoder loads
             index = self._index
@@ -463,7 +496,7 @@ class Library:
                 with contextlib.suppress(ReplacedIndexError):  # meanwhile: then load the new one
                     if self._encoder is None and not index.contents():
                         raise empty_error(index)
-                    encoder, state = self._loaded(index), index.state
+                    encoder, state = self._load_encoder(index), index.state
                     snapshot = self._snapshot
                     if snapshot is None or (snapshot.index, snapshot.state) != (index, state):
                         take = functools.partial(self._take_snapshot, state, index, encoder)
@@ -498,7 +531,7 @@ class Library:
         if self._store is None:
             ranker: Ranker = self._ranker(index, records, encoder)
         else:
-            ranker = Stored(self._store, self._ranker(index, None), index, list(numbers))
+            ranker = StoreRanker(self._store, self._ranker(index, None), index, list(numbers))
         archive = Archive(index, records, encoder, ranker, self._label)
         signals = {name: signal(archive) for name, signal in SIGNALS.items()}
         return Snapshot(state, index, entries, records, content_of, signals, damaged, offline)
@@ -508,12 +541,12 @@ class Library:
     ) -> RowRanker:
         checkpoint = self._checkpoint
         if checkpoint is None:
-            return rankers.Untrained(self._name, index, records, encoder, self._normalise)
+            return rankers.UntrainedRanker(self._name, index, records, encoder, self._normalise)
         from hlformer_jax.search.signals import trained
 
-        return trained.Trained(checkpoint, index, records)
+        return trained.TrainedRanker(checkpoint, index, records)
 
-    def _loaded(self, index: Index) -> Encoder:
+    def _load_encoder(self, index: Index) -> Encoder:
         """Return the encoder of the index; load it if another one is loaded, or none."""
         if self._encoder is None or self._facts != index.encoder:
             self._encoder = None

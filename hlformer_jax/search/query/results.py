@@ -74,19 +74,19 @@ class Result(NamedTuple):
             "is_match": self.is_match,
             "signals": list(self.signals),
             "passages": [
-                _rounded(passage, "start", "end") | {"text": passage.text}
+                _round_times(passage, "start", "end") | {"text": passage.text}
                 for passage in self.passages
             ],
             "copies": [legible(copy) for copy in self.copies],
             "tags": list(self.tags),
             "moments": [
-                _rounded(moment, "start", "end", "peak") | {"score": float(moment.score)}
+                _round_times(moment, "start", "end", "peak") | {"score": float(moment.score)}
                 for moment in self.moments
             ],
         }
 
 
-def _rounded(interval: Moment | Passage, *names: str) -> dict[str, Any]:
+def _round_times(interval: Moment | Passage, *names: str) -> dict[str, Any]:
     """Return the named times of an interval, rounded to milliseconds."""
     return {name: round(getattr(interval, name), 3) for name in names}
 

@@ -1,4 +1,4 @@
-"""The search for one query by all signals: ranked places, their scores and their results."""
+"""The search for one query by all signals: ranked candidates, their scores and results."""
 
 import dataclasses
 import itertools
@@ -14,14 +14,14 @@ from hlformer_jax.search.query.fusion import Ranking
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.results import MatchThreshold, Result
 from hlformer_jax.search.signals.protocol import Evidence, Group, Matches, Scope
-from hlformer_jax.search.signals.visual import Visual, VisualMatches
+from hlformer_jax.search.signals.visual import VisualMatches, VisualSignal
 
 WINDOW = 100
 """Largest number of groups of a ranking of all videos whose contributions the fusion adds."""
 
 
-class Place(NamedTuple):
-    """A group of videos at its place in the results."""
+class Candidate(NamedTuple):
+    """A group of videos that may become a result."""
 
     group: Group
     by_signal: Mapping[str, Group]
@@ -44,8 +44,8 @@ class Search(NamedTuple):
         """The calibration of the visual match threshold."""
         return MatchThreshold.from_index(self.visual.calibrated)
 
-    def rank(self, query: Query, scope: Scope) -> list[Place]:
-        """Return the best places of a query, including those that its offset skips."""
+    def rank(self, query: Query, scope: Scope) -> list[Candidate]:
+        """Return the best candidates of a query, best first, with those that its offset skips."""
         end = query.offset + query.k
         selective = {
             name: self.matches[name].rank(len(scope.videos), scope)
@@ -54,8 +54,8 @@ class Search(NamedTuple):
         }
         count = max(end, WINDOW) if any(selective.values()) else end
         rankings = {
-            name: Ranking(selective[name], True) if name in selective
-            else Ranking(self.matches[name].rank(count, scope), False)
+            name: Ranking(selective[name], is_selective=True) if name in selective
+            else Ranking(self.matches[name].rank(count, scope), is_selective=False)
             for name in self.names
         }  # fmt: skip
         if sum(bool(ranking.groups) for ranking in rankings.values()) > 1:
@@ -71,60 +71,63 @@ class Search(NamedTuple):
         for name, ranking in rankings.items():
             for group in ranking.groups:
                 by_signal.setdefault(group.position, {})[name] = group
-        return [Place(group, by_signal[group.position]) for group in groups[:end]]
+        return [Candidate(group, by_signal[group.position]) for group in groups[:end]]
 
-    def add_scores(self, places: Sequence[Place], scope: Scope) -> list[Place]:
-        """Let the signals that rank all videos score the places that their rankings have cut off.
+    def add_scores(self, candidates: Sequence[Candidate], scope: Scope) -> list[Candidate]:
+        """Add the scores of signals that rank all videos, but have cut off some candidates.
 
         Otherwise the score of a result would depend on the number of results.
         """
-        scored: list[dict[str, Group]] = [{} for _ in places]
+        scored: list[dict[str, Group]] = [{} for _ in candidates]
         for name in self.names:
-            late = [i for i, place in enumerate(places) if name not in place.by_signal]
+            late = [i for i, candidate in enumerate(candidates) if name not in candidate.by_signal]
             if self.matches[name].is_selective or not late:
                 continue
             allowed = np.zeros(len(scope.videos), bool)
-            allowed[[places[i].group.position for i in late]] = True
+            allowed[[candidates[i].group.position for i in late]] = True
             groups = self.matches[name].rank(len(late), dataclasses.replace(scope, allowed=allowed))
             scores = {scope.content_of[group.position]: group.score for group in groups}
             for i in late:
-                group = places[i].group
+                group = candidates[i].group
                 score = scores.get(scope.content_of[group.position])  # None: not in the store
                 if score is not None:
                     scored[i][name] = group._replace(score=score)
-        return [place._replace(scored=new) for place, new in zip(places, scored, strict=True)]
+        return [
+            candidate._replace(scored=new)
+            for candidate, new in zip(candidates, scored, strict=True)
+        ]
 
-    def results(self, places: Sequence[Place], scope: Scope, moments: int) -> list[Result]:
-        """Make the results of places; threads read and check the embeddings of the videos."""
+    def results(self, candidates: Sequence[Candidate], scope: Scope, moments: int) -> list[Result]:
+        """Make the results of candidates; threads read and check the embeddings of the videos."""
         with ThreadPoolExecutor() as threads:
-            return list(threads.map(lambda place: self.result(place, scope, moments), places))
+            return list(threads.map(lambda x: self.result(x, scope, moments), candidates))
 
-    def result(self, place: Place, scope: Scope, moments: int) -> Result:
-        """Make the result of a place from the evidence of all signals.
+    def result(self, candidate: Candidate, scope: Scope, moments: int) -> Result:
+        """Make the result of a candidate from the evidence of all signals.
 
         Args:
-          place: the place.
+          candidate: the candidate.
           scope: the videos that the query may return.
           moments: largest number of moments.
         """
-        video = scope.videos[place.group.position]
-        groups = {**place.by_signal, **place.scored}
+        video = scope.videos[candidate.group.position]
+        groups = {**candidate.by_signal, **candidate.scored}
         evidence: dict[str, Evidence] = {}
         for name, matches in self.matches.items():
-            group = groups.get(name) or place.group._replace(score=None)
+            group = groups.get(name) or candidate.group._replace(score=None)
             shown = matches.evidence(group, scope, moments)
             if shown is not None:
                 evidence[name] = shown
         ranked = [
             name for name in self.names
-            if name in place.by_signal or name in evidence and evidence[name].is_match
+            if name in candidate.by_signal or name in evidence and evidence[name].is_match
         ]  # fmt: skip
         matching = [name for name in ranked if evidence[name].is_match]
         is_refused = any(shown.is_match is False for shown in evidence.values())
         possible = [name for name in ranked if evidence[name].is_match is not False]
         best = [*matching, *possible, *ranked][0]
         first = self.names[0]
-        frames = evidence[Visual.name]
+        frames = evidence[VisualSignal.name]
         return Result(
             video.id, video.video, video.folder, video.path,
             score=evidence[first].score if first in groups else None,
@@ -134,7 +137,7 @@ class Search(NamedTuple):
             duration=video.duration, date=video.date, date_of=video.date_of,
             is_match=True if matching else False if is_refused else None,
             signals=tuple(matching),
-            copies=place.group.copies,
+            copies=candidate.group.copies,
             passages=tuple(itertools.chain(*(shown.passages for shown in evidence.values()))),
             tags=video.tags,
         )  # fmt: skip

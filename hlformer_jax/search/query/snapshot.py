@@ -10,9 +10,9 @@ from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError
 from hlformer_jax.search.index import Entry, Index, Record, Stamp, find_missing, split_name
 from hlformer_jax.search.index.disk import find_disk_problem
-from hlformer_jax.search.signals.postgres import Stored
+from hlformer_jax.search.signals.postgres import StoreRanker
 from hlformer_jax.search.signals.protocol import Scope, Signal
-from hlformer_jax.search.signals.visual import Visual
+from hlformer_jax.search.signals.visual import VisualSignal
 from hlformer_jax.text import legible
 
 
@@ -36,15 +36,15 @@ class Snapshot:
     """Positions of the videos whose files were missing at the last check."""
 
     @property
-    def visual(self) -> Visual:
+    def visual(self) -> VisualSignal:
         """The signal that searches frames."""
-        visual = self.signals[Visual.name]
-        assert isinstance(visual, Visual)
+        visual = self.signals[VisualSignal.name]
+        assert isinstance(visual, VisualSignal)
         return visual
 
-    def look(self, everything: bool = False) -> None:
+    def check_missing(self, all_videos: bool = False) -> None:
         """Check again whether the files of missing videos, or of all videos, exist."""
-        positions = range(len(self.videos)) if everything else sorted(self.missing)
+        positions = range(len(self.videos)) if all_videos else sorted(self.missing)
         names = {self.videos[position].video: position for position in positions}
         paths = {name: self.videos[position].path for name, position in names.items()}
         self.missing = {names[name] for name in find_missing(paths)}
@@ -97,7 +97,7 @@ class Snapshot:
             )
         if damaged := {**self.damaged, **unreadable_contents}:
             lines.append(str(DamagedError.from_contents(damaged)))
-        if isinstance(self.visual.ranker, Stored):
+        if isinstance(self.visual.ranker, StoreRanker):
             absent = self.visual.ranker.absent()
             videos = [
                 video.video for i, video in enumerate(self.videos)
@@ -116,7 +116,7 @@ class Snapshot:
             f" ({_example(videos)}): {advice}"
         ]
 
-    def changed(self, positions: Sequence[int]) -> list[str]:
+    def describe_changed(self, positions: Sequence[int]) -> list[str]:
         """Return a line on videos whose files have another size or time than when indexed."""
         changed = []
         for entry in (self.videos[position] for position in positions):

@@ -1,6 +1,7 @@
 """The search page and its server, and a server for AI agents.
 
-server       the addresses of the page and the HTTP API, and `serve`
+server       `serve`, which listens on an address and runs the application
+app          the application: the addresses of the page and the HTTP API
 guard        access control: hosts, origins, tokens, errors
 jobs         changes of the index that the page starts: index, add, remove, retry
 files        opening and sending the files of videos, which requests name by their ids

@@ -38,9 +38,8 @@ class VideoFile:
 
     def __init__(self, entry: Any, descriptor: int) -> None:
         self.entry, self.status = entry, os.fstat(descriptor)
-        self.path = Path(
-            f"/dev/fd/{descriptor}"
-        )  # always the open file, even if another file has taken over its path
+        # It stays the path of the open file when another file replaces the video.
+        self.path = Path(f"/dev/fd/{descriptor}")
         self._descriptor = descriptor
 
     def __del__(self) -> None:
@@ -51,6 +50,25 @@ class VideoFile:
         """Media type of the file."""
         suffix = PurePosixPath(self.entry.video).suffix.lower()
         return MEDIA_TYPES.get(suffix, "application/octet-stream")
+
+    def apply(self, work: Callable[[Path], Result]) -> Result:
+        """Apply a function to the file, and name the video in its errors.
+
+        Args:
+          work: function that takes the path of the file, such as `video.thumbnail`.
+
+        Returns:
+          The result of `work`.
+
+        Raises:
+          SearchError: if `work` raises a `UserError`, with the same line for the video's path in
+            the index.
+        """
+        try:
+            return work(self.path)
+        except UserError as error:
+            line = str(error).replace(str(self.path), legible(self.entry.video))
+            raise SearchError(line) from None
 
 
 def find_entry(library: Library, id: str) -> Any:
@@ -72,7 +90,7 @@ def find_entry(library: Library, id: str) -> Any:
         raise Refusal("video.unknown") from None
 
 
-def indexed(library: Library, id: str) -> Any:
+def find_indexed(library: Library, id: str) -> Any:
     """Return the entry of an indexed video; see `find_entry`. Refuse failed ones as unknown."""
     entry = find_entry(library, id)
     if entry.state == "failed":
@@ -94,7 +112,7 @@ def open_video(library: Library, id: str) -> VideoFile:
         process may not read or a link out of the folder, 410 for a missing or changed file, 422
         for a file that cannot be read for another reason, such as a disk error.
     """
-    entry = indexed(library, id)
+    entry = find_indexed(library, id)
     try:
         file = VideoFile(entry, _open_below(entry))
     except PermissionError:
@@ -145,27 +163,6 @@ def _open_below(entry: Any) -> int:
         return os.open(name, flags | os.O_NONBLOCK, dir_fd=parent)  # opening a pipe does not wait
     finally:
         os.close(parent)
-
-
-def reading(file: VideoFile, work: Callable[[Path], Result]) -> Result:
-    """Apply a function to an open file, and name the video in its errors.
-
-    Args:
-      file: the open file.
-      work: function that takes the path of the file, such as `video.thumbnail`.
-
-    Returns:
-      The result of `work`.
-
-    Raises:
-      SearchError: if `work` raises a `UserError`, with the same line for the video's path in the
-        index.
-    """
-    try:
-        return work(file.path)
-    except UserError as error:
-        line = str(error).replace(str(file.path), legible(file.entry.video))
-        raise SearchError(line) from None
 
 
 class OpenFileResponse(FileResponse):

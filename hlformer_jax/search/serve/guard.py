@@ -86,14 +86,14 @@ def check_parameters(request: Request) -> None:
     if not route.include_in_schema:  # the page, whose address may contain anything
         return
     fields = {field.alias: field for field in route.dependant.query_params}
-    given = [name for name, _ in request.query_params.multi_items()]
-    for name in given:
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
         if name not in fields:
             hint = suggestion(name, fields) or f": give {', '.join(fields) or 'none'}"
             raise ParameterError(f"{name}: there is no such parameter{hint}")
         is_list = get_origin(fields[name].field_info.annotation) is tuple
-        if given.count(name) > 1 and not is_list:
-            raise ParameterError(f"{name}: give it once, not {given.count(name)} times")
+        if names.count(name) > 1 and not is_list:
+            raise ParameterError(f"{name}: give it once, not {names.count(name)} times")
 
 
 class Answer(JSONResponse):
@@ -110,7 +110,7 @@ class Guard:
     Args:
       application: the application to protect.
       hosts: accepted host names, without ports.
-      addresses: whether to accept every IP address as a host, for a server that listens on all
+      any_address: whether to accept every IP address as a host, for a server that listens on all
         addresses. This is safe because an attacker can point a domain at this machine, but cannot
         take over its IP address.
       token: token that a request must present as a cookie, as `Authorization: Bearer TOKEN`, or in
@@ -121,10 +121,10 @@ class Guard:
         self,
         application: ASGIApp,
         hosts: Collection[str] = LOOPBACK,
-        addresses: bool = False,
+        any_address: bool = False,
         token: str = "",
     ) -> None:
-        self.token, self.addresses = token, addresses
+        self.token, self.any_address = token, any_address
         self._inside = application
         self._named = TrustedHostMiddleware(self._admit, sorted(hosts), www_redirect=False)
 
@@ -159,7 +159,7 @@ class Guard:
 
         try:
             host = HTTPConnection(scope).headers.get("host", "")
-            entrance = self._admit if self.addresses and _is_address(host) else self._named
+            entrance = self._admit if self.any_address and _is_address(host) else self._named
             await entrance(scope, receive, guarded)
         except Exception as error:  # the page shows one line, the log the traceback
             logging.getLogger(__name__).exception(

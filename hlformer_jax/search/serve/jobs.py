@@ -243,7 +243,7 @@ class Jobs:
             self.job = self.job.model_copy(update=change(self.job))
 
 
-def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter:
+def build_router(library: Library, jobs: Jobs, permission: Permission) -> APIRouter:
     """Return the addresses that change an index and show its folders and jobs.
 
     Args:

@@ -31,7 +31,7 @@ from hlformer_jax.search.index.directory import find_enclosing_index
 from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import schemas
-from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video, reading
+from hlformer_jax.search.serve.files import MAX_CUT_SECONDS, open_video
 from hlformer_jax.search.serve.redaction import summarise, without_paths
 from hlformer_jax.search.times import MAX_SECONDS, SECONDS_AFTER_END
 from hlformer_jax.text import legible, suggestion
@@ -46,7 +46,7 @@ FRAME_WIDTH = 768
 """Width in pixels of the frames that `show` returns."""
 
 
-def server(library: Library, clips: Path | None = None) -> Any:
+def build_server(library: Library, clips: Path | None = None) -> Any:
     """Return a Model Context Protocol server with the tools of a library.
 
     Args:
@@ -59,8 +59,26 @@ def server(library: Library, clips: Path | None = None) -> Any:
       OSError: if `clips` cannot be made or written to.
     """
     mcp = optional("mcp.server.mcpserver", "mcp")
-    failure = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
-    base: Any = mcp.MCPServer
+    tool_error = optional("mcp.server.mcpserver.exceptions", "mcp").ToolError
+    if clips is not None:
+        if (inside := find_enclosing_index(clips)) is not None:
+            raise files.OutputError(f"{clips} is inside the index {inside}: choose another folder")
+        clips = clips.absolute()  # `without_paths` finds it in errors
+        files.check_directory(clips)
+        files.check_writable(clips)
+    tools = _Tools(library, clips, tool_error, mcp.Image)
+    server = _server_class(mcp.MCPServer, tool_error)(
+        "hlformer-search", version=__version__, log_level="ERROR"
+    )
+    server.add_tool(tools.search)
+    server.add_tool(tools.show, structured_output=False)
+    if clips is not None:
+        server.add_tool(tools.cut)
+    return server
+
+
+def _server_class(base: Any, tool_error: type[Exception]) -> Any:
+    """Return a subclass of `MCPServer` with errors of one line for wrong arguments of a tool."""
 
     class Server(base):
         """A server whose errors about unknown or invalid arguments of a tool have one line."""
@@ -73,35 +91,54 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 if extra:
                     hint = suggestion(extra[0], properties)
                     listed = ", ".join(properties)
-                    raise failure(
+                    raise tool_error(
                         f"{name} has no argument {extra[0][:100]!r}{hint}: it has {listed}"
                     )
             try:
                 return await super().call_tool(name, arguments, context)
-            except failure as error:
-                if not hasattr(error.__cause__, "errors"):
+            except tool_error as error:
+                cause: Any = error.__cause__
+                if not hasattr(cause, "errors"):
                     raise
-                [first, *_] = error.__cause__.errors()
+                [first, *_] = cause.errors()
                 where = ".".join(map(str, first["loc"]))
-                raise failure(f"{name}: {where}: {first['msg']}") from None
+                raise tool_error(f"{name}: {where}: {first['msg']}") from None
 
-    tools = Server("hlformer-search", version=__version__, log_level="ERROR")
+    return Server
+
+
+class _Tools:
+    """The tools; agents read the signatures and docstrings of the public methods.
+
+    Args:
+      library: the archive.
+      clips: folder for clips.
+      tool_error: the error that a server of `mcp` sends to its agent.
+      image: the class of images of `mcp`.
+    """
+
+    def __init__(
+        self, library: Library, clips: Path | None, tool_error: type[Exception], image: Any
+    ) -> None:
+        self._library, self._clips = library, clips
+        self._tool_error, self._image = tool_error, image
 
     @contextlib.contextmanager
-    def tool_errors() -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         """Convert errors that an agent or the operator can correct to one line for the agent."""
         try:
             yield
         except HTTPException as error:
-            raise failure(_for_agents(error.detail)) from None
+            raise self._tool_error(_for_agents(error.detail)) from None
         except (UserError, OSError) as error:
             line = describe(error)
             if isinstance(error, QueryError):
                 line = error.phrased(OPERATOR_FLAGS)
-            line = without_paths(line, summarise(library, clips=clips))
-            raise failure(_for_agents(line)) from None
+            line = without_paths(line, summarise(self._library, clips=self._clips))
+            raise self._tool_error(_for_agents(line)) from None
 
     def search(
+        self,
         text: str,
         k: int = 5,
         offset: int = 0,
@@ -127,7 +164,7 @@ def server(library: Library, clips: Path | None = None) -> Any:
         default all that apply. If `good` is false, no result is a good match, and `verdict` says
         why.
         """
-        with tool_errors():
+        with self._errors():
             if k > MAX_RESULTS:
                 raise SearchError(f"k is {k}: give at most {MAX_RESULTS}, and skip some by offset")
             query = Query(
@@ -136,57 +173,45 @@ def server(library: Library, clips: Path | None = None) -> Any:
                 then=then or (), within=within, without=without or (), signals=signals,
                 min_score=min_score,
             )  # fmt: skip
-            results = library.query(query)
+            results = self._library.query(query)
+            warnings = schemas.warnings(self._library, results)
             answer: dict[str, Any] = files.jsonable({
                 "results": [result.as_json() for result in results],
                 "good": results.good,
                 "verdict": results.verdict,
-                "warnings": [_for_agents(line) for line in schemas.warnings(library, results)],
+                "warnings": [_for_agents(line) for line in warnings],
             })  # fmt: skip
             return answer
 
-    def show(id: str, time: float) -> Any:
+    def show(self, id: str, time: float) -> Any:
         """Return the frame at a time (in seconds) of a video, whose id `search` has returned."""
-        with tool_errors():
+        with self._errors():
             _check_times(time=time)
-            file = open_video(library, id)
+            file = open_video(self._library, id)
             _check_end("time", time, file.entry.duration)
-            picture = reading(file, lambda path: video.thumbnail(path, time, FRAME_WIDTH))
-            return mcp.Image(data=picture, format="jpeg")
+            picture = file.apply(lambda path: video.thumbnail(path, time, FRAME_WIDTH))
+            return self._image(data=picture, format="jpeg")
 
-    def cut(id: str, start: float, end: float, margin: float = 0.0) -> str:
+    def cut(self, id: str, start: float, end: float, margin: float = 0.0) -> str:
         """Write the part of a video from start to end as a clip, and return the clip's name.
 
         start and end are in seconds. margin seconds are added at both ends.
         """
-        assert clips is not None
-        with tool_errors():
+        assert self._clips is not None
+        with self._errors():
             _check_times(start=start, end=end, margin=margin)
             if end <= start:
                 raise SearchError(f"end: {end:g} s is not after start, {start:g} s")
             if end > start + MAX_CUT_SECONDS:
                 raise SearchError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
-            file = open_video(library, id)
+            file = open_video(self._library, id)
             _check_end("end", end, file.entry.duration)
             name = file.entry.video
-            out = clips / clip_name(name, max(start - margin, 0), end + margin)
+            out = self._clips / clip_name(name, max(start - margin, 0), end + margin)
             if os.path.lexists(out):
                 raise SearchError(f"the clip {out.name!r} exists: use it, or cut at other times")
-            reading(
-                file, lambda path: video.cut(path, start, end, out, margin, pulse=check_cancelled)
-            )
+            file.apply(lambda path: video.cut(path, start, end, out, margin, pulse=check_cancelled))
             return out.name
-
-    tools.add_tool(search)
-    tools.add_tool(show, structured_output=False)
-    if clips is not None:
-        if (inside := find_enclosing_index(clips)) is not None:
-            raise files.OutputError(f"{clips} is inside the index {inside}: choose another folder")
-        clips = clips.absolute()  # `without_paths` finds it in errors
-        files.check_directory(clips)
-        files.check_writable(clips)
-        tools.add_tool(cut)
-    return tools
 
 
 class _Messages(io.RawIOBase):
@@ -241,11 +266,11 @@ _PARSE_ERROR = (
 )
 
 
-def run(tools: Any) -> None:
+def run(server: Any) -> None:
     """Serve over standard input and output until the input or a signal ends.
 
     Args:
-      tools: the server, which the function `server` returns.
+      server: the server that `build_server` returns.
     """
     # `mcp` writes to another duplicate of standard output; both writers write complete lines.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
@@ -253,7 +278,7 @@ def run(tools: Any) -> None:
     sys.stdin = io.TextIOWrapper(messages, encoding="utf-8")
     # KeyboardInterrupt would wait for the thread that reads standard input.
     files.discard_drafts_on_signals(signal.SIGINT)
-    tools.run("stdio")
+    server.run("stdio")
 
 
 OPERATOR_FLAGS = {

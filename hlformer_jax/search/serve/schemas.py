@@ -96,7 +96,7 @@ def status(library: Library, manage: bool, query: Query) -> dict[str, Any]:
         "failures": len(failed),
         "failed": listed,
         "subtitles": subtitles,
-        "recent": [_described(entry) for entry in recent],
+        "recent": [_describe_video(entry) for entry in recent],
         "index": {
             key: [*value] if key == "folders" else base_name(key, value)
             for key, value in summary.items()
@@ -108,10 +108,10 @@ def status(library: Library, manage: bool, query: Query) -> dict[str, Any]:
 def playable(entry: Entry, playback: Playback) -> dict[str, Any]:
     """Return a video and how the page plays it (`PlayableVideo`)."""
     facts = {"start": playback.start, "needs_preview": not playback.is_same_track}
-    return _described(entry) | facts
+    return _describe_video(entry) | facts
 
 
-def _described(entry: Entry) -> dict[str, Any]:
+def _describe_video(entry: Entry) -> dict[str, Any]:
     """Return a video without score, moments or curve (`Video`)."""
     names = ("id", "video", "folder", "duration", "date_of", "tags")
     no_match: dict[str, Any] = {"score": None, "moments": [], "times": [], "scores": []}

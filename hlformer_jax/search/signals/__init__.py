@@ -5,10 +5,13 @@ from collections.abc import Callable
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals.protocol import Signal
-from hlformer_jax.search.signals.transcript.signal import Transcript
-from hlformer_jax.search.signals.visual import Visual
+from hlformer_jax.search.signals.transcript.signal import TranscriptSignal
+from hlformer_jax.search.signals.visual import VisualSignal
 
-SIGNALS: dict[str, type[Signal]] = {Visual.name: Visual, Transcript.name: Transcript}
+SIGNALS: dict[str, type[Signal]] = {
+    VisualSignal.name: VisualSignal,
+    TranscriptSignal.name: TranscriptSignal,
+}
 """All signals by name, in order of precedence.
 
 A result has its score from the first signal of the query, and its moments from the first signal

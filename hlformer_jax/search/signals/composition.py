@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.retrieval.moments import Moment, find_moments
 from hlformer_jax.search.index.records import VideoArrays
-from hlformer_jax.search.signals.rankers import Ranker, Untrained
+from hlformer_jax.search.signals.rankers import Ranker, UntrainedRanker
 
 Located = tuple[Float[np.ndarray, " F"], list[Moment]]
 """Scores of a video's frames, and its best moments."""
@@ -34,7 +34,7 @@ VIDEOS_PER_BATCH = 16
 """Number of videos that are scored before the bound is checked again."""
 
 
-class Single(NamedTuple):
+class SingleQuery(NamedTuple):
     """A query of one vector: an embedding, or the query of a trained model."""
 
     ranker: Ranker
@@ -50,10 +50,10 @@ class Single(NamedTuple):
         return scores, find_moments(arrays.times, scores, period, count)
 
 
-class Composed(NamedTuple):
+class ComposedQuery(NamedTuple):
     """A query of several parts; see the formulas in the module's docstring."""
 
-    ranker: Untrained
+    ranker: UntrainedRanker
     times: Callable[[int], np.ndarray]
     """Function that takes the position of a content and returns the seconds of its frames."""
     required: Float[np.ndarray, "N d"]

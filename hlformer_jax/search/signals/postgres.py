@@ -370,7 +370,7 @@ def _facts(index: Index, ranker: RowRanker) -> dict[str, str]:
     }  # fmt: skip
 
 
-class Stored:
+class StoreRanker:
     """A ranker whose rows are in a store; see `rankers.Ranker`."""
 
     def __init__(
@@ -436,7 +436,7 @@ def _weights(ranker: RowRanker) -> dict[str, float]:
     return ranker.branches
 
 
-class Uploaded(NamedTuple):
+class UploadCounts(NamedTuple):
     """Numbers of contents in an upload; videos with equal bytes count once."""
 
     sent: int = 0
@@ -452,7 +452,7 @@ def upload(
     contents: Sequence[str],
     damaged: Collection[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Uploaded:
+) -> UploadCounts:
     """Bring a store up to date with an index; create the schema if it is missing.
 
     Args:
@@ -479,4 +479,4 @@ def upload(
         removed = uploaded.difference(contents, damaged)
         schema.delete(removed)
     sent = len(set(contents) - uploaded)
-    return Uploaded(sent, len(contents) - sent, len(removed), len(damaged))
+    return UploadCounts(sent, len(contents) - sent, len(removed), len(damaged))

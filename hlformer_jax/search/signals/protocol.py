@@ -196,7 +196,7 @@ class Signal(Protocol):
     def accepts(self, query: SignalQuery) -> bool:
         """Return whether the signal can search for this query."""
 
-    def missing(self) -> str:
+    def explain_empty(self) -> str:
         """Return why the index has nothing for this signal to search; "" if it has something."""
 
     def search(self, query: SignalQuery) -> Matches:

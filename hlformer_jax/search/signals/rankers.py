@@ -90,7 +90,7 @@ class Ranker(Protocol):
         """
 
 
-Vectors = Callable[[], dict[str, np.ndarray]]
+VectorsLoader = Callable[[], dict[str, np.ndarray]]
 """Function that returns the rows [L, w] of each branch of a content, float32."""
 
 
@@ -129,7 +129,7 @@ class RowRanker(Ranker, Protocol):
         content: int,
         arrays: VideoArrays,
         query: Float[np.ndarray, " H"],
-        vectors: Vectors | None = None,
+        vectors: VectorsLoader | None = None,
     ) -> Float[np.ndarray, " F"]:
         """Return scores of the frames of a content; see `Ranker`.
 
@@ -188,7 +188,7 @@ BANK = tuple(
 )
 """Texts on everyday things, by which NNN normalises; each part occurs equally often."""
 
-SAMPLE = 4096
+SAMPLED_ROWS = 4096
 """Number of rows from which the distribution of an archive's products is estimated."""
 
 
@@ -210,8 +210,8 @@ def embed_bank(index: Index, encoder: Encoder | None) -> Float[np.ndarray, "Q d"
 
 
 def sample_rows(matrix: Float[np.ndarray, "R d"]) -> Float[np.ndarray, "n d"]:
-    """Return a copy of at most `SAMPLE` rows of a matrix, at equal distances."""
-    count = min(SAMPLE, len(matrix))
+    """Return a copy of at most `SAMPLED_ROWS` rows of a matrix, at equal distances."""
+    count = min(SAMPLED_ROWS, len(matrix))
     return matrix[np.arange(count) * len(matrix) // count]
 
 
@@ -239,7 +239,7 @@ LABELS = tuple(label(name, normalise) for normalise in (False, True) for name in
 """The labels of all rankers without training."""
 
 
-class Untrained:
+class UntrainedRanker:
     """A ranker without training over the contents of an index."""
 
     def __init__(
@@ -284,7 +284,7 @@ class Untrained:
             matrix, counts, path = intervals.rows(index, contents)
             self._rows = packed.ContentRows.of_counts(matrix, counts)
         self.count = self._rows.total
-        if self.count >= packed.LARGE and self.top == 1 and not normalise:
+        if self.count >= packed.MIN_QUANTISED_ROWS and self.top == 1 and not normalise:
             self._rounded = (
                 index.rounded_frames(contents) if self.of_frames
                 else packed.load_quantised(path, self._rows.matrix)
@@ -356,19 +356,19 @@ class Untrained:
         return self._rows.expand(content, packed.multiply(self._rows.matrix[rows], queries).T)
 
     def sample(self, queries: Float[np.ndarray, "Q d"]) -> Float[np.ndarray, "Q n"]:
-        """Return the products of queries and at most `SAMPLE` rows at equal distances."""
+        """Return the products of queries and at most `SAMPLED_ROWS` rows at equal distances."""
         return packed.multiply(self._sampled, queries).T
 
     @functools.cached_property
     def _sampled(self) -> np.ndarray:
-        return self._rows.sample(SAMPLE)
+        return self._rows.sample(SAMPLED_ROWS)
 
     def over_time(
         self,
         content: int,
         arrays: VideoArrays,
         query: Float[np.ndarray, " H"],
-        vectors: Vectors | None = None,
+        vectors: VectorsLoader | None = None,
     ) -> Float[np.ndarray, " F"]:
         """Return the scores of the frames; see `Ranker`.
 

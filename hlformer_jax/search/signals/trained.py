@@ -203,7 +203,7 @@ def encode_query(run: LoadedRun, tokens: Float[np.ndarray, "W E"]) -> Float[np.n
     return evaluation.encode_words(run.family.model, run.params, [tokens], run.config)[0]
 
 
-class Trained:
+class TrainedRanker:
     """A trained model as a ranker over the contents of an index; see `rankers.Ranker`."""
 
     calibrated = False
@@ -232,7 +232,7 @@ class Trained:
         if records is None:
             self._corpus = empty_corpus(self._model, 1)
         else:
-            self._corpus = _encoded(self._model, path, index, records)
+            self._corpus = _load_or_encode(self._model, path, index, records)
         self._scores = jax.jit(corpus.scores)
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
@@ -311,13 +311,13 @@ def _float32(stored: Vectors) -> np.ndarray:
     return values if scale is None else values * np.asarray(scale, np.float32)[..., None]
 
 
-def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
+def _load_or_encode(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]) -> Corpus:
     """Return the encoded videos, read from their file in the index's directory if it exists."""
     contents = [record.content for record in records]
     source = "\0".join([index.key, identity(path), *contents])
     digest = hashlib.sha256(source.encode()).hexdigest()[:32]
     file = index.directory / "packed" / f"trained-{digest}.npz"
-    stored = _stored(file, empty_corpus(run, len(records)))
+    stored = _load_corpus(file, empty_corpus(run, len(records)))
     if stored is not None:
         return stored
     index.check(contents)
@@ -331,7 +331,7 @@ def _encoded(run: LoadedRun, path: Path, index: Index, records: Sequence[Record]
     return encoded
 
 
-def _stored(file: Path, empty: Corpus) -> Corpus | None:
+def _load_corpus(file: Path, empty: Corpus) -> Corpus | None:
     """Return the corpus of a file; None if it is missing, damaged or of another form."""
     leaves, form = jax.tree.flatten((empty.stored, empty.mask))
     try:

@@ -29,7 +29,7 @@ from hlformer_jax.data.transforms import unit
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.records import Threshold
-from hlformer_jax.search.signals.composition import Composed, Single
+from hlformer_jax.search.signals.composition import ComposedQuery, SingleQuery
 from hlformer_jax.search.signals.protocol import (
     Archive,
     Evidence,
@@ -37,7 +37,7 @@ from hlformer_jax.search.signals.protocol import (
     Scope,
     SignalQuery,
 )
-from hlformer_jax.search.signals.rankers import Ranker, ScoreKind, Untrained
+from hlformer_jax.search.signals.rankers import Ranker, ScoreKind, UntrainedRanker
 
 MIN_PROBABILITY = 0.01
 """Probability above which a frame may show what a text describes (docs/search/scores.md)."""
@@ -60,7 +60,7 @@ def learned_probability(ranker: Ranker, encoder: Encoder) -> Probability | None:
 
 
 def chosen_threshold(
-    ranker: Untrained, vector: Float[np.ndarray, " d"], probability: Probability | None
+    ranker: UntrainedRanker, vector: Float[np.ndarray, " d"], probability: Probability | None
 ) -> float:
     """Return the match threshold of an embedding without calibration; see the module's docstring.
 
@@ -86,12 +86,12 @@ def baseline(ranker: Ranker, vector: Float[np.ndarray, " d"], encoder: Encoder) 
     It is 0 if the encoder has learned probabilities, because then cosines with different texts are
     comparable. It is also 0 for a trained model and for a store.
     """
-    if not isinstance(ranker, Untrained) or encoder.probability(0.0) is not None:
+    if not isinstance(ranker, UntrainedRanker) or encoder.probability(0.0) is not None:
         return 0.0
     return float(np.median(ranker.sample(vector[None])[0]))
 
 
-class Visual:
+class VisualSignal:
     """Signal of the frames, ranked without training, by a trained model, or by a store."""
 
     name = "visual"
@@ -101,7 +101,7 @@ class Visual:
         self.notes: list[str] = []
         self._contents = [record.content for record in archive.records]
         self.calibrated: Threshold | None = None  # stores and trained models have no threshold
-        if isinstance(self.ranker, Untrained):
+        if isinstance(self.ranker, UntrainedRanker):
             self.calibrated = archive.index.thresholds.get(archive.ranker_label)
 
     @staticmethod
@@ -114,7 +114,7 @@ class Visual:
         """Return True: frames can be searched for any query."""
         return True
 
-    def missing(self) -> str:
+    def explain_empty(self) -> str:
         """Return "": a library refuses an index without frames before it searches."""
         return ""
 
@@ -133,8 +133,8 @@ class Visual:
         learned = learned_probability(ranker, encoder)
         # The probabilities hold for a text and an image, so not for a query with a picture.
         probability = learned if query.picture is None else None
-        if not isinstance(ranker, Untrained):
-            return VisualMatches(self, Single(ranker, vectors[0]), probability)
+        if not isinstance(ranker, UntrainedRanker):
+            return VisualMatches(self, SingleQuery(ranker, vectors[0]), probability)
         has_parts = len(query.texts) > 1 or bool(query.then or query.without)
         required_count = len(vectors) - len(query.without)
         calibrated = self.calibrated if query.picture is None else None
@@ -146,10 +146,10 @@ class Visual:
         has_threshold = can_choose or calibrated and not has_parts
         threshold = float(np.mean(thresholds[:required_count])) if has_threshold else None
         if not has_parts:
-            single = Single(ranker, vectors[0])
+            single = SingleQuery(ranker, vectors[0])
             return VisualMatches(self, single, probability, threshold, calibrated)
         rows = np.stack(vectors)
-        composed = Composed(
+        composed = ComposedQuery(
             ranker,
             functools.cache(self._times),
             rows[:required_count],
@@ -173,7 +173,7 @@ class Visual:
         another distribution, so the thresholds of the required parts of a composed query are not
         calibrated.
         """
-        assert isinstance(self.ranker, Untrained)
+        assert isinstance(self.ranker, UntrainedRanker)
         required_count = len(vectors) - len(query.without)
         thresholds = []
         for i, vector in enumerate(vectors):
@@ -194,8 +194,8 @@ class Visual:
 class VisualMatches:
     """All videos, ranked by their frames."""
 
-    signal: Visual
-    query: Single | Composed
+    signal: VisualSignal
+    query: SingleQuery | ComposedQuery
     probability: Probability | None = None
     """Converts scores to the probabilities that are shown; None to show the scores."""
     threshold: float | None = None

@@ -74,10 +74,10 @@ _SAMPLE_BYTES = 2**15
 _CHARDET_NAMES = {"euc_jis_2004": "euc_jp", "iso8859-9": "cp1254"}
 _INCLUDED = [name for name in (*ENCODINGS, *_CHARDET_NAMES) if name != "euc_jp"]
 
-_ENOUGH = 20
+_MIN_UTF8_LETTERS = 20
 """Number of letters from which on a text without an invalid byte is certainly UTF-8."""
 
-_WEIGHED = 4000
+_SAMPLE_CHARACTERS = 4000
 """Number of characters of a sample that are scored."""
 
 _WEIGHT, _LEAST, _HINT = 6.0, 0.01, 2.0
@@ -85,11 +85,11 @@ _WEIGHT, _LEAST, _HINT = 6.0, 0.01, 2.0
 a language in the file's name. The weight from 4 to 12 and the smallest confidence from 0.005 to
 0.02 give nearly the same decisions."""
 
-_DOUBTFUL = 0.15
+_MAX_ODDITIES = 0.15
 """Share of oddities from which on a text is probably in an encoding that is not distinguished. Of
 right texts of five or more cues, none had more than 0.11."""
 
-_FOREIGN = 0.6
+_FOREIGN_LETTER_WEIGHT = 0.6
 """Weight of a Latin letter that the most likely language of an encoding does not have."""
 
 _CENTRAL_LETTERS = (
@@ -109,7 +109,7 @@ _LATIN_LETTERS = {
 }
 """Letters besides A to Z of the languages of each encoding, one text for each language."""
 
-_COMMON = 0.25
+_COMMON_WORD_WEIGHT = 0.25
 """Weight of a common word in the decoded text, in favour of the encoding."""
 
 _COMMON_WORDS = frozenset(
@@ -181,10 +181,10 @@ def doubt(content: bytes, encoding: str) -> str:
     """Return a warning if a text is probably not in its detected encoding; "" if it may be."""
     if encoding not in (*ENCODINGS, _BALTIC_ISO):
         return ""
-    text = _sample(content).decode(encoding, errors="replace")[:_WEIGHED]
+    text = _sample(content).decode(encoding, errors="replace")[:_SAMPLE_CHARACTERS]
     if encoding in _KANA:  # East Asian texts have Latin words without spaces around them
         text = re.sub("[A-Za-z]+", "", text)
-    if _oddities(text) <= _DOUBTFUL * sum(not c.isascii() for c in text):
+    if _oddities(text) <= _MAX_ODDITIES * sum(not c.isascii() for c in text):
         return ""
     return f"uncertain text encoding: symbols inside words as {encoding}; convert it to UTF-8"
 
@@ -201,7 +201,7 @@ def detect(content: bytes, language: str = "") -> str:
     text = content.decode("utf-8", errors="replace")
     damaged = text.count("\ufffd")
     letters = len(text) - len(text.encode("ascii", "ignore")) - damaged
-    if (not damaged and letters > _ENOUGH) or 0 < 2 * damaged <= letters:
+    if (not damaged and letters > _MIN_UTF8_LETTERS) or 0 < 2 * damaged <= letters:
         return "utf-8"
     sample = _sample(content)
     encoding = _older(sample, language)
@@ -263,10 +263,11 @@ def _older(sample: bytes, language: str) -> str:
     codes = language.lower().replace("_", "-").split("-")
 
     def score(encoding: str) -> float:
-        text = sample.decode(encoding, errors="replace")[:_WEIGHED]
+        text = sample.decode(encoding, errors="replace")[:_SAMPLE_CHARACTERS]
         count = sum(not c.isascii() for c in text) or 1
-        odd = _oddities(text, encoding) + _FOREIGN * _foreign_letters(text, encoding)
-        odd -= _COMMON * sum(word in _COMMON_WORDS for word in re.findall(r"\w+", text.lower()))
+        odd = _oddities(text, encoding) + _FOREIGN_LETTER_WEIGHT * _foreign_letters(text, encoding)
+        words = re.findall(r"\w+", text.lower())
+        odd -= _COMMON_WORD_WEIGHT * sum(word in _COMMON_WORDS for word in words)
         fit = -_WEIGHT * odd / count
         is_named = any(code in ENCODINGS[encoding].split() for code in codes)
         return math.log(confidences[encoding] + _LEAST) + fit + _HINT * is_named

@@ -37,7 +37,7 @@ _PICTURE_SECONDS = 1001 / 30_000
 FIRST_FIELD, SECOND_FIELD = 4, 5
 """Flags of a valid pair of a field, which are the last three bits of the byte before it."""
 
-_LONGEST = 3600
+_MAX_CAPTION_SECONDS = 3600
 """Seconds up to which the end of a caption is believed."""
 
 
@@ -123,7 +123,7 @@ def decode(pairs: Sequence[tuple[float, bytes]]) -> list[Block]:
         if not is_first or high == low == 0:
             continue
         shown = decoder.decode2(av.Packet(b"\xfc" + pair))  # type: ignore[attr-defined]
-        end = time if start < time < start + _LONGEST else None
+        end = time if start < time < start + _MAX_CAPTION_SECONDS else None
         for line in shown or ():
             if time > 0:
                 text = line.dialogue.decode(errors="replace")

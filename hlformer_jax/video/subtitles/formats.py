@@ -285,8 +285,8 @@ def read_vtt(text: str) -> Parsed:
         if match := _TIMESTAMP_MAP.search(segment):
             ticks, local = int(match["ticks"]), seconds(match["local"])
             first = first or (ticks, local)
-            half = _TICKS_PERIOD // 2
-            difference = (ticks - first[0] + half) % _TICKS_PERIOD - half
+            half_period = _TICKS_PERIOD // 2
+            difference = (ticks - first[0] + half_period) % _TICKS_PERIOD - half_period
             shift = difference / _TICKS_PER_SECOND - (local - first[1])
         parsed = read_timed_lines(segment, strict=True)
         blocks += [

@@ -14,7 +14,7 @@ from hlformer_jax.data.sources.synthetic import (
     CONCEPTS,
     LEAVES,
     Corpus,
-    Encoder,
+    CorpusMaps,
     TreeCorpus,
     write_corpus,
 )
@@ -38,23 +38,23 @@ def test_fingerprints_are_those_under_which_sets_were_prepared(corpus, fingerpri
 
 def test_frame_is_the_map_of_its_concepts():
     corpus = Corpus(noise=0.0, style=0.0)
-    encoder, rng = Encoder(corpus), np.random.default_rng(0)
-    latents = np.concatenate([encoder.latent(np.array([k, k + 1]), 1, rng) for k in range(30)])
-    frames = encoder.render(latents, rng)
+    maps, rng = CorpusMaps(corpus), np.random.default_rng(0)
+    latents = np.concatenate([maps.latent(np.array([k, k + 1]), 1, rng) for k in range(30)])
+    frames = maps.render(latents, rng)
     assert 0.8 < frames.std() < 1.2
     for latent, frame in zip(latents, frames, strict=True):
         wanted = np.einsum(
-            "h,hd->d", np.tanh(np.einsum("l,lh->h", latent, encoder.first)), encoder.second
+            "h,hd->d", np.tanh(np.einsum("l,lh->h", latent, maps.first)), maps.second
         )
         # A sum of 128 products of about 0.1 rounds by 1e-15 even where it is 0.
         np.testing.assert_allclose(frame, wanted, rtol=1e-12, atol=1e-14)
 
 
 def test_caption_names_concepts_of_its_moment():
-    encoder = Encoder(Corpus())
-    words, features = encoder.caption(np.array([3, 5, 8]), np.random.default_rng(1))
+    maps = CorpusMaps(Corpus())
+    words, features = maps.caption(np.array([3, 5, 8]), np.random.default_rng(1))
     assert {CONCEPTS[k] for k in (3, 5, 8)} == set(words) & set(CONCEPTS)
-    away = features - np.stack([encoder.words[word] for word in words])
+    away = features - np.stack([maps.words[word] for word in words])
     assert 0.15 < away.std() < 0.25
 
 

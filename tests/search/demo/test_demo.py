@@ -33,28 +33,28 @@ def silent(line):
 
 
 def test_scenes_fill_each_video_without_gaps():
-    told = scenes.stories(0, 40)
-    for story in told:
+    stories = scenes.stories(0, 40)
+    for story in stories:
         assert story.scenes[0].start == 0 and 20 <= story.duration <= 40
         assert all(a.end == b.start for a, b in itertools.pairwise(story.scenes))
         assert all(3 <= scene.end - scene.start <= 9 for scene in story.scenes)
-    every = [scene for story in told for scene in story.scenes]
-    without = [scene for scene in every if scene.sentence is None]
-    assert 0.1 < len(without) / len(every) < 0.4 and not any(one.things for one in without)
+    all_scenes = [scene for story in stories for scene in story.scenes]
+    empty = [scene for scene in all_scenes if scene.sentence is None]
+    assert 0.1 < len(empty) / len(all_scenes) < 0.4 and not any(scene.things for scene in empty)
     assert scenes.stories(3, 5) == scenes.stories(3, 5) != scenes.stories(4, 5)
-    assert len(making.captions(told).splitlines()) == len(every) - len(without)
+    assert len(making.captions(stories).splitlines()) == len(all_scenes) - len(empty)
     for count in (0, 41):
         with pytest.raises(ValueError):
             scenes.stories(0, count)
 
 
 def test_captions_are_unique_and_share_every_attribute():
-    every = [scene for story in scenes.stories(0, 40) for scene in story.scenes]
-    events = [(scene.action, frozenset(scene.things)) for scene in every if scene.sentence]
+    all_scenes = [scene for story in scenes.stories(0, 40) for scene in story.scenes]
+    events = [(scene.action, frozenset(scene.things)) for scene in all_scenes if scene.sentence]
     assert len(set(events)) == len(events) > 100
-    told = scenes.stories(0, 24)
+    stories = scenes.stories(0, 24)
     holds = lambda word: sum(
-        any(word in (scene.sentence or "") for scene in story.scenes) for story in told
+        any(word in (scene.sentence or "") for scene in story.scenes) for story in stories
     )
     for word in [*scenes.COLOURS, *scenes.SHAPES, "left", "grows", "meets"]:
         assert holds(word) > 5, word
@@ -68,8 +68,9 @@ def test_training_sentences_have_all_words_of_captions():
     assert scenes.sentences("meets", (red, blue))[0] == "a red circle meets a blue star"
     assert Scene(0, 3, "shrinks", (blue,)).sentence == "a blue star shrinks"
     words = lambda sentences: {word for sentence in sentences for word in sentence.split()}
-    told = [scene.sentence for story in scenes.stories(0, 40) for scene in story.scenes]
-    assert words(filter(None, told)) <= words(text for _, text in scenes.training_moments(5, 500))
+    captioned = [scene.sentence for story in scenes.stories(0, 40) for scene in story.scenes]
+    training = [text for _, text in scenes.training_moments(5, 500)]
+    assert words(filter(None, captioned)) <= words(training)
 
 
 def test_demo_videos_are_those_measured_in_the_docs():
@@ -114,7 +115,7 @@ def test_shapes_that_meet_touch_in_the_end_and_not_before():
     scene = Scene(0, 6, "meets", (Thing("red", "square"), Thing("blue", "square")))
     pictures = [drawing.draw(scene, time, GREY) for time in (0, 2, 5)]
     columns = lambda picture, colour: np.nonzero(in_colour(picture, colour))[1]
-    gaps = [columns(one, "blue").min() - columns(one, "red").max() for one in pictures]
+    gaps = [columns(picture, "blue").min() - columns(picture, "red").max() for picture in pictures]
     assert gaps[0] > gaps[1] > gaps[2] and abs(gaps[2]) < 8
 
 
@@ -124,22 +125,22 @@ def test_shapes_stand_out_from_backgrounds():
         mask = np.zeros(GREY.shape[:2], bool)
         mask[coloured_pixels("grows", 3.9, shape=shape)] = True
         masks.append(mask)
-    for one, other in itertools.combinations(masks, 2):
-        assert (one & other).sum() / (one | other).sum() < 0.85
+    for first, second in itertools.combinations(masks, 2):
+        assert (first & second).sum() / (first | second).sum() < 0.85
     np.testing.assert_array_equal(drawing.draw(Scene(0, 3), 1, GREY), GREY)
-    one, other = (drawing.Background(seed).at(3.0) for seed in (1, 2))
-    assert (one == drawing.Background(1).at(3.0)).all() and (one != other).mean() > 0.5
-    assert one.max() < 130
+    first, second = (drawing.Background(seed).at(3.0) for seed in (1, 2))
+    assert (first == drawing.Background(1).at(3.0)).all() and (first != second).mean() > 0.5
+    assert first.max() < 130
 
 
 def test_rendered_video_shows_each_scene_in_time(tmp_path):
-    told = (
+    shown_scenes = (
         Scene(0, 3, "grows", (Thing("red", "circle"),)),
         Scene(3, 6),
         Scene(6, 9, "left", (Thing("blue", "square"),)),
     )
     path = tmp_path / "below" / "a.mp4"
-    drawing.write_video(scenes.Story("a.mp4", told, 5), path)
+    drawing.write_video(scenes.Story("a.mp4", shown_scenes, 5), path)
     assert video.probe(path)[:5] == (9, 192, 144, 12, "h264")
     for frame in video.sample(path, 2):
         assert (in_colour(frame.image, "red", 60).sum() > 300) == (frame.time < 3)
@@ -150,8 +151,8 @@ def test_rendered_video_shows_each_scene_in_time(tmp_path):
 def test_training_frames_show_their_sentences():
     images, sentences = drawing.frames_for_training(7, 60, 32)
     assert images.shape == (60, 32, 32, 3) and images.dtype == np.uint8 and len(sentences) == 60
-    again, same = drawing.frames_for_training(7, 60, 32)
-    assert (images == again).all() and sentences == same
+    same_images, same_sentences = drawing.frames_for_training(7, 60, 32)
+    assert (images == same_images).all() and sentences == same_sentences
     assert sentences != drawing.frames_for_training(8, 60, 32)[1]
     for image, sentence in zip(images, sentences, strict=True):
         for colour in (word for word in sentence.split() if word in scenes.COLOURS):
@@ -178,8 +179,8 @@ def calls(monkeypatch):
 
 @pytest.mark.slow  # it takes seconds
 def test_second_call_renders_only_missing_videos(tmp_path, calls):
-    out, told = tmp_path / "demo", []
-    demo.make(out, 1, told.append, videos=2)
+    out, report = tmp_path / "demo", []
+    demo.make(out, 1, report.append, videos=2)
     paths = video.find(out / "videos")
     names = ["morning/01.mp4", "noon/02.mp4"]
     assert [path.relative_to(out / "videos").as_posix() for path in paths] == names
@@ -189,10 +190,10 @@ def test_second_call_renders_only_missing_videos(tmp_path, calls):
         assert list(line) == ["video", "sentence", "start", "end"]
         length = video.probe(out / "videos" / line["video"]).duration
         assert 0 <= line["start"] < line["end"] <= length
-    assert calls == ["train", "index"] and "rendered 2 videos" in told[0]
+    assert calls == ["train", "index"] and "rendered 2 videos" in report[0]
     before = [path.stat().st_ino for path in paths]
     (paths[1]).unlink()
-    demo.make(out, 1, told.append, videos=2)
+    demo.make(out, 1, report.append, videos=2)
     after = [path.stat().st_ino for path in video.find(out / "videos")]
     assert after[0] == before[0] and len(after) == 2
     assert calls == ["train", "index", "index"]
@@ -217,7 +218,7 @@ def test_an_encoder_of_a_demo_is_recognised_by_its_place(tmp_path):
 
 @pytest.mark.parametrize("note", [None, "", "{}", '{"seed": 0, "videos": 24}', "[" * 100_000])
 def test_directory_with_other_files_is_left_alone(tmp_path, calls, note):
-    contents = lambda: {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
+    contents = lambda: {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "holiday.mp4").write_bytes(b"x")
     if note is not None:
@@ -232,8 +233,8 @@ def test_directory_with_other_files_is_left_alone(tmp_path, calls, note):
 def test_foreign_files_in_a_demo_directory_are_kept(tmp_path, calls):
     out = tmp_path / "demo"
     demo.make(out, 1, silent, videos=2)
-    theirs = out / "videos" / "holiday.mp4", out / "videos" / "noon" / "02.mp4", out / "notes.txt"
-    for path in theirs:
+    foreign = out / "videos" / "holiday.mp4", out / "videos" / "noon" / "02.mp4", out / "notes.txt"
+    for path in foreign:
         path.write_bytes(b"theirs")
     demo.make(out, 1, silent, videos=2)
     (out / "captions.jsonl").write_text("theirs")
@@ -242,34 +243,36 @@ def test_foreign_files_in_a_demo_directory_are_kept(tmp_path, calls):
     for place in (out, link):
         with pytest.raises(files.OutputError):
             demo.make(place, 1, silent, videos=2)
-    assert {path.read_text() for path in (*theirs, out / "captions.jsonl")} == {"theirs"}
+    assert {path.read_text() for path in (*foreign, out / "captions.jsonl")} == {"theirs"}
 
 
 def test_training_videos_differ_from_the_demo_videos(tmp_path, calls, monkeypatch):
     rendered = {}
 
-    def render(told, folder, report):
-        for story in told:
+    def render(stories, folder, report):
+        for story in stories:
             (folder / story.name).parent.mkdir(parents=True, exist_ok=True)
             (folder / story.name).touch()
-        rendered[folder.relative_to(tmp_path).as_posix()] = told
+        rendered[folder.relative_to(tmp_path).as_posix()] = stories
 
     monkeypatch.setattr(making, "render", render)
     out = tmp_path / "demo"
     demo.make(out, 1, silent)
     demo.render_training(out, 1, silent)
-    own = rendered.pop("demo/videos")
+    demo_stories = rendered.pop("demo/videos")
     assert len(rendered) == 6
-    every = [story for told in rendered.values() for story in told]
-    assert len(every) == 240 and len({story.seed for story in [*every, *own]}) == 264
+    training_stories = [story for stories in rendered.values() for story in stories]
+    assert len(training_stories) == 240
+    assert len({story.seed for story in [*training_stories, *demo_stories]}) == 264
     lines = captions.read(out / "training" / "captions.jsonl")
-    of = lambda split: {line.video for line in lines if line.split == split}
-    videos = {split: of(split) for split in captions.SPLITS}
-    assert {split: len(of) for split, of in videos.items()} == {"train": 200, "val": 40, "test": 24}
-    assert videos["test"] == {f"demo/{story.name}" for story in own}
-    for folder, told in rendered.items():
+    videos_of = lambda split: {line.video for line in lines if line.split == split}
+    videos = {split: videos_of(split) for split in captions.SPLITS}
+    counts = {split: len(names) for split, names in videos.items()}
+    assert counts == {"train": 200, "val": 40, "test": 24}
+    assert videos["test"] == {f"demo/{story.name}" for story in demo_stories}
+    for folder, stories in rendered.items():
         place = folder.removeprefix("demo/training/videos/")
-        assert {f"{place}/{story.name}" for story in told} <= videos["train"] | videos["val"]
+        assert {f"{place}/{story.name}" for story in stories} <= videos["train"] | videos["val"]
 
 
 def test_interrupted_copy_of_a_video_is_made_again(tmp_path, calls, monkeypatch):
@@ -298,10 +301,10 @@ def made(tmp_path_factory):
 
 @pytest.mark.slow
 def test_captions_find_their_video_and_moment(made):
-    asked = captions.read(made / "captions.jsonl")
+    demo_captions = captions.read(made / "captions.jsonl")
     videos = {path.relative_to(made / "videos").as_posix() for path in made.rglob("*.mp4")}
-    assert {caption.video for caption in asked} <= videos
-    metrics, _ = evaluate(search.open(made / "index", ranker="best_frame"), asked)
+    assert {caption.video for caption in demo_captions} <= videos
+    metrics, _ = evaluate(search.open(made / "index", ranker="best_frame"), demo_captions)
     assert metrics["R@1"] > 40 and metrics["R@5"] > 80  # chance is 4 and 21
     assert metrics["IoU 0.5"] > 60  # a moment is a sixth of its video
 
@@ -309,12 +312,12 @@ def test_captions_find_their_video_and_moment(made):
 @pytest.mark.slow
 def test_each_kind_is_found_and_threshold_keeps_its_rate(made):
     kinds.make(made / "kinds", made / "encoder", report=silent)
-    asked = captions.read(made / "kinds" / "captions.jsonl")
+    kind_captions = captions.read(made / "kinds" / "captions.jsonl")
     library = search.open(made / "kinds" / "index")
-    done = {library.ranker_name: evaluate(library, asked)}
-    separations = {name: apart for name, (_, apart) in done.items()}
+    evaluations = {library.ranker_name: evaluate(library, kind_captions)}
+    separations = {name: separation for name, (_, separation) in evaluations.items()}
     threshold.calibrate(library._index, separations, 10.0)
-    figures = metrics.report(library, done, asked)
+    figures = metrics.report(library, evaluations, kind_captions)
     by_kind = {kind: signals["visual"] for kind, signals in figures["kinds"].items()}
     assert by_kind["visual"]["R@1"] > 25 and by_kind["copied"]["R@5"] > 80  # chance is 3 and 30
     assert by_kind["A then B"]["R@1"] > 75  # without the order, half
@@ -326,9 +329,10 @@ def test_each_kind_is_found_and_threshold_keeps_its_rate(made):
     vectors = lambda name: library._index.read(library._index.videos[name].content).vectors.astype(
         np.float32
     )
-    for one in {one.video: one for one in asked if one.kind == "copied"}.values():
-        own, copy = vectors(one.video), vectors(one.duplicates[0])
-        assert np.median((own * copy).sum(-1)) > 0.6
+    copied = {x.video: x for x in kind_captions if x.kind == "copied"}
+    for caption in copied.values():
+        original, copy = vectors(caption.video), vectors(caption.duplicates[0])
+        assert np.median((original * copy).sum(-1)) > 0.6
 
 
 @pytest.mark.slow
@@ -351,7 +355,7 @@ def test_page_plays_the_moment_of_the_query(made, tmp_path):
     from playwright.sync_api import expect, sync_playwright
 
     library = search.open(made / "index", ranker="best_frame")
-    asked, moment = next(
+    caption, moment = next(
         (caption, hit.moments[0])
         for caption in captions.read(made / "captions.jsonl")
         if (hit := library.query(caption.sentence, k=1)[0]).video == caption.video
@@ -365,9 +369,9 @@ def test_page_plays_the_moment_of_the_query(made, tmp_path):
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(url)
         expect(page.get_by_role("note")).to_contain_text("the demo’s encoder")
-        page.locator("#q").fill(asked.sentence)
+        page.locator("#q").fill(caption.sentence)
         first = page.locator("#results .open").first
-        expect(first).to_contain_text(asked.video.split("/")[-1], timeout=30_000)
+        expect(first).to_contain_text(caption.video.split("/")[-1], timeout=30_000)
         page.keyboard.press("Enter")
         position = lambda: page.evaluate("document.getElementById('player').currentTime")
         for _ in range(100):

@@ -11,10 +11,10 @@ from hlformer_jax.search.ingest.extract import default_workers
 
 
 def test_every_number_of_two_bytes_is_widened_exactly():
-    half = np.arange(2**16, dtype=np.uint16).view(np.float16)[:, None]
-    half = half[np.isfinite(half)][:, None]
-    target = np.empty(half.shape, np.float32)
-    np.testing.assert_array_equal(packed.to_float32(half, target), half.astype(np.float32))
+    numbers = np.arange(2**16, dtype=np.uint16).view(np.float16)[:, None]
+    numbers = numbers[np.isfinite(numbers)][:, None]
+    target = np.empty(numbers.shape, np.float32)
+    np.testing.assert_array_equal(packed.to_float32(numbers, target), numbers.astype(np.float32))
 
 
 @pytest.fixture
@@ -23,29 +23,29 @@ def path(tmp_path):
 
 
 def test_derived_matrix_is_computed_once_and_after_damage(path):
-    rows, made = _rows(0, 30).astype(np.float32), []
+    rows, calls = _rows(0, 30).astype(np.float32), []
 
     def make():
-        made.append(None)
+        calls.append(None)
         return rows
 
     matrix = lambda: packed.load_or_compute(path, rows.shape, make)
     for _ in range(2):
         np.testing.assert_array_equal(matrix(), rows)
-    assert len(made) == 1
-    whole = path.read_bytes()
+    assert len(calls) == 1
+    intact = path.read_bytes()
     replaced = io.BytesIO()
     np.save(replaced, np.full_like(rows, np.nan))
-    other = bytearray(whole)
-    other[-100] ^= 4
+    flipped = bytearray(intact)
+    flipped[-100] ^= 4
     for number, content in enumerate((
-        b"", b"no array", whole[:-8], replaced.getvalue(), replaced.getvalue() + whole[-64:],
-        bytes(other), whole[:128] + bytes(len(whole) - 128),
+        b"", b"no array", intact[:-8], replaced.getvalue(), replaced.getvalue() + intact[-64:],
+        bytes(flipped), intact[:128] + bytes(len(intact) - 128),
     ), 2):  # fmt: skip
         path.unlink()
         path.write_bytes(content)
         np.testing.assert_array_equal(matrix(), rows)
-        assert len(made) == number and path.read_bytes() == whole
+        assert len(calls) == number and path.read_bytes() == intact
 
 
 def test_unwritable_matrix_stays_in_memory(path):
@@ -58,9 +58,9 @@ def test_damage_of_any_block_is_detected_and_named(path, tmp_path):
     rows = _rows(0, 300).astype(np.float32)
     packed.load_or_compute(path, rows.shape, lambda: rows)
     assert packed.list_files(tmp_path) == [path] and packed.find_damaged(tmp_path) == {}
-    whole = path.read_bytes()
-    for place in [*range(128, len(whole), 2511), len(whole) - 1]:
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 32]) + whole[place + 1 :])
+    content = path.read_bytes()
+    for place in [*range(128, len(content), 2511), len(content) - 1]:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 32]) + content[place + 1 :])
         assert list(packed.find_damaged(tmp_path)) == [path.name]
     swapped = np.random.default_rng(0).integers(0, 256, 3 * 4096).astype(np.uint8)
     digest = packed._digest(swapped)
@@ -74,11 +74,11 @@ def test_damaged_archives_and_tables_are_named(path, tmp_path):
     np.savez(arrays, a=np.arange(99))
     assert packed.load_table(table) == b"rows" * 99 and packed.find_damaged(tmp_path) == {}
     for damaged in (table, arrays):
-        whole = damaged.read_bytes()
-        for content in (b"", whole[:-9], whole[:200] + b"x" + whole[201:]):
+        intact = damaged.read_bytes()
+        for content in (b"", intact[:-9], intact[:200] + b"x" + intact[201:]):
             damaged.write_bytes(content)
             assert list(packed.find_damaged(tmp_path)) == [damaged.name]
-        damaged.write_bytes(whole)
+        damaged.write_bytes(intact)
 
 
 def test_calls_that_macos_lacks_are_not_needed(path, monkeypatch):
@@ -100,15 +100,15 @@ def test_rows_of_contents_exclude_unused_rows():
     rows = packed.ContentRows(matrix, starts, ends, counts)
     query = _query(0)
     products = _exact(matrix, query)
-    wanted = [products[3:7].max(), products[10:20].max(), products[25:30].max()]
-    np.testing.assert_array_equal(rows.maxima(products), wanted)
-    np.testing.assert_array_equal(rows.maxima(np.stack([products, -products]))[0], wanted)
+    expected = [products[3:7].max(), products[10:20].max(), products[25:30].max()]
+    np.testing.assert_array_equal(rows.maxima(products), expected)
+    np.testing.assert_array_equal(rows.maxima(np.stack([products, -products]))[0], expected)
     assert rows.total == 19
     parts = np.concatenate([matrix[3:7], matrix[10:20], matrix[25:30]])
     np.testing.assert_array_equal(rows.sample(99), parts)
     np.testing.assert_array_equal(rows.sample(4), parts[[0, 4, 9, 14]])
-    whole = packed.ContentRows.of_counts(parts, [4, 10, 5])
-    np.testing.assert_array_equal(whole.maxima(_exact(parts, query)), wanted)
+    contiguous = packed.ContentRows.of_counts(parts, [4, 10, 5])
+    np.testing.assert_array_equal(contiguous.maxima(_exact(parts, query)), expected)
 
 
 WIDTH = 40
@@ -147,11 +147,11 @@ def test_no_product_is_off_by_more_than_its_bound():
         if seed % 2:  # the worst query for one row: along what was rounded off
             rest = rows[seed] - rounded.values[seed] * rounded.scale[seed].astype(np.float64)
             query = (rest / np.linalg.norm(rest)).astype(np.float32) if rest.any() else query
-        found, reach = packed.multiply_quantised(rounded, query)
-        assert np.all(np.abs(found - _exact(rows, query)) <= reach)
+        products, reach = packed.multiply_quantised(rounded, query)
+        assert np.all(np.abs(products - _exact(rows, query)) <= reach)
         assert np.all(reach < rounded.error * 1.01 * np.linalg.norm(query) + 1e-3)
         several = packed.multiply_quantised(rounded, np.stack([_query(99), query]))
-        np.testing.assert_array_equal(several[0][:, 1], found)
+        np.testing.assert_array_equal(several[0][:, 1], products)
         np.testing.assert_array_equal(several[1][:, 1], reach)
     assert rounded.error.max() < 0.02  # half a 127th of a coordinate of 1 is 0.004 for each of 40
 
@@ -162,50 +162,50 @@ def test_best_videos_agree_with_brute_force(count, monkeypatch):
     rows = _rows(2, 3000)
     rows[2500:2600] = rows[100:200]  # equal videos
     starts = np.arange(0, 3000, 50)
-    among = np.random.default_rng(3).random(len(starts)) < 0.8
+    allowed = np.random.default_rng(3).random(len(starts)) < 0.8
     rounded = packed.quantise(rows)
     for seed in range(10):
         query = _query(seed)
-        best = packed.find_best(rounded, rows, starts, query, count, among)
-        exact = np.where(among, np.maximum.reduceat(_exact(rows, query), starts), -np.inf)
+        best = packed.find_best(rounded, rows, starts, query, count, allowed)
+        exact = np.where(allowed, np.maximum.reduceat(_exact(rows, query), starts), -np.inf)
         last = np.sort(exact)[-count]
-        wanted = exact >= last
-        np.testing.assert_allclose(best[wanted], exact[wanted], atol=1e-6)
-        assert np.all(best[~wanted] <= exact[~wanted] + 1e-6) and np.all(best[~wanted] < last)
-        both = among[50:52] & among[2:4]
+        is_best = exact >= last
+        np.testing.assert_allclose(best[is_best], exact[is_best], atol=1e-6)
+        assert np.all(best[~is_best] <= exact[~is_best] + 1e-6) and np.all(best[~is_best] < last)
+        both = allowed[50:52] & allowed[2:4]
         np.testing.assert_array_equal(best[50:52][both], best[2:4][both])
 
 
 def test_all_of_a_few_videos_are_scored_without_the_others():
     rows = _rows(2, 3000)
     starts = np.arange(0, 3000, 50)
-    among = np.isin(np.arange(len(starts)), [3, 40, 59])
+    allowed = np.isin(np.arange(len(starts)), [3, 40, 59])
     for count in (3, 60):
-        best = packed.find_best(packed.quantise(rows), rows, starts, _query(0), count, among)
-        exact = np.where(among, np.maximum.reduceat(_exact(rows, _query(0)), starts), -np.inf)
+        best = packed.find_best(packed.quantise(rows), rows, starts, _query(0), count, allowed)
+        exact = np.where(allowed, np.maximum.reduceat(_exact(rows, _query(0)), starts), -np.inf)
         np.testing.assert_allclose(best, exact, atol=1e-6)
 
 
 def test_find_best_needs_bounds_that_exclude_rows():
     rows, starts = _rows(4, 400), np.arange(0, 400, 4)
-    rounded, among = packed.quantise(rows), np.ones(100, bool)
-    assert packed.find_best(rounded, rows, starts, _query(0), 100, among) is None
-    assert packed.find_best(rounded, rows, starts, _query(0), 90, among) is None
-    assert packed.find_best(rounded, rows, starts, _query(0), 2, among) is not None
+    rounded, allowed = packed.quantise(rows), np.ones(100, bool)
+    assert packed.find_best(rounded, rows, starts, _query(0), 100, allowed) is None
+    assert packed.find_best(rounded, rows, starts, _query(0), 90, allowed) is None
+    assert packed.find_best(rounded, rows, starts, _query(0), 2, allowed) is not None
 
 
 def test_quantised_rows_are_stored_and_recomputed_if_missing(tmp_path):
     path, rows = tmp_path / "rows-0123.npy", _rows(5, 1100)
-    made = packed.load_quantised(path, rows)
+    computed = packed.load_quantised(path, rows)
     files = sorted(tmp_path.iterdir())
     assert [file.suffixes for file in files] == [[".int8-bounds", ".npy"], [".int8", ".npy"]]
     stamps = [file.stat().st_mtime_ns for file in files]
-    again = packed.load_quantised(path, rows)
+    loaded = packed.load_quantised(path, rows)
     assert [file.stat().st_mtime_ns for file in files] == stamps
     files[0].unlink()
-    for found in (again, packed.load_quantised(path, rows), packed.quantise(rows)):
-        for one, other in zip(found, made, strict=True):
-            np.testing.assert_array_equal(one, other)
+    for rounded in (loaded, packed.load_quantised(path, rows), packed.quantise(rows)):
+        for array, expected in zip(rounded, computed, strict=True):
+            np.testing.assert_array_equal(array, expected)
 
 
 def test_matrix_whose_draft_a_run_deletes_is_not_stored_in_part(index):

@@ -62,7 +62,7 @@ def test_rankers_count_each_frame(indexes, name):
     scores = []
     for index in indexes:
         records = list(index.records().values())
-        ranker = rankers.Untrained(name, index, records, archive.Encoder(), normalise=True)
+        ranker = rankers.UntrainedRanker(name, index, records, archive.Encoder(), normalise=True)
         query = ranker.encode(archive.Encoder(), "red green")
         queries = np.stack([query, ranker.encode(archive.Encoder(), "blue")])
         products = [ranker.products(place, queries) for place in range(len(records))]

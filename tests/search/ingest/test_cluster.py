@@ -15,7 +15,7 @@ import pytest
 from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import cluster
-from hlformer_jax.search.ingest.decoding import Failed, Job
+from hlformer_jax.search.ingest.decoding import Failed, VideoJob
 
 # Ray Data warns of settings that it makes itself, and leaves its log files open.
 pytestmark = [
@@ -112,14 +112,14 @@ def no_encoder():
 
 def test_missing_or_different_file_names_the_machine(tmp_path):
     path = archive.film(tmp_path / "a.film", ["red"] * 3)
-    job = Job(archive.VIDEO, 1.0, None, archive.preprocess)
+    job = VideoJob(archive.VIDEO, 1.0, None, archive.preprocess)
     actor = cluster._Extractor(archive.Encoder, lambda encoder: None, job, 0)
     asked = [(path, 1), (tmp_path / "gone.film", 7), (path, path.stat().st_size)]
     found = [actor._videos([{"path": os.fsencode(one), "size": size}])[0] for one, size in asked]
     where = f"on {socket.gethostname()}, a machine of the cluster"
     assert found[0] == [Failed(path, f"it is another file {where}")]
     assert found[1] == [Failed(tmp_path / "gone.film", f"it is missing {where}")]
-    assert [type(event).__name__ for event in found[2]] == ["Opened", "Vectors", "Done"]
+    assert [type(event).__name__ for event in found[2]] == ["Opened", "EncodedFrames", "Done"]
 
 
 def node(alive=True, **resources):

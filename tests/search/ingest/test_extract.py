@@ -20,7 +20,15 @@ from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.roots import Roots
 from hlformer_jax.search.ingest import decoding, extract
-from hlformer_jax.search.ingest.decoding import CHUNK, Done, Failed, Frames, Job, Opened, decode
+from hlformer_jax.search.ingest.decoding import (
+    MAX_IMAGES_OF_BATCH,
+    Done,
+    Failed,
+    Frames,
+    Opened,
+    VideoJob,
+    decode,
+)
 from hlformer_jax.search.ingest.extract import Progress, Report
 from hlformer_jax.video import VideoError
 
@@ -535,7 +543,7 @@ def test_ctrl_c_keeps_what_is_complete_and_ends_the_processes(tmp_path):
 
 def events(path, sample=archive.sample):
     """The events of one video, decoded in this process."""
-    job = Job(archive.VIDEO._replace(sample=sample), 1.0, 4, archive.preprocess)
+    job = VideoJob(archive.VIDEO._replace(sample=sample), 1.0, 4, archive.preprocess)
     return list(decode([path], job, 0))
 
 
@@ -546,12 +554,12 @@ def frames_at(times):
 
 
 def test_frames_come_in_batches_of_one_size_and_in_order(tmp_path):
-    path = archive.random_film(tmp_path / "long.film", 2 * CHUNK + 5)
+    path = archive.random_film(tmp_path / "long.film", 2 * MAX_IMAGES_OF_BATCH + 5)
     opened, *batches, done = events(path)
-    assert opened == Opened(path, 2 * CHUNK + 5.0) and isinstance(done, Done)
-    assert [len(batch.times) for batch in batches] == [CHUNK, CHUNK, 5]
+    assert opened == Opened(path, 2 * MAX_IMAGES_OF_BATCH + 5.0) and isinstance(done, Done)
+    assert [len(batch.times) for batch in batches] == [MAX_IMAGES_OF_BATCH, MAX_IMAGES_OF_BATCH, 5]
     times = np.concatenate([batch.times for batch in batches])
-    np.testing.assert_array_equal(times, np.arange(2 * CHUNK + 5))
+    np.testing.assert_array_equal(times, np.arange(2 * MAX_IMAGES_OF_BATCH + 5))
     assert all(batch.images.shape[1:] == (4, 4, 3) for batch in batches)
 
 
@@ -592,8 +600,8 @@ def test_time_limit_fails_only_its_video(tmp_path):
     """One that never gives a frame, and one that gives them slowly."""
     paths = [archive.film(tmp_path / f"{i}.film", ["red"] * 5) for i in range(4)]
     paths.insert(1, archive.film(tmp_path / "hanging.film", ["red"]))
-    slow = archive.film(tmp_path / "slow.film", ["red"] * 3 * CHUNK)
-    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess, timeout=0.3)
+    slow = archive.film(tmp_path / "slow.film", ["red"] * 3 * MAX_IMAGES_OF_BATCH)
+    job = VideoJob(archive.VIDEO, 1.0, 4, archive.preprocess, timeout=0.3)
     ended = [one for one in decode([*paths, slow], job, 2) if isinstance(one, Done | Failed)]
     late = {one.path: one.reason for one in ended if isinstance(one, Failed)}
     assert len(ended) == 6 and set(late) == {paths[1], slow}
@@ -604,7 +612,7 @@ def test_time_limit_fails_only_its_video(tmp_path):
 
 
 def test_time_limit_grows_with_the_length_up_to_a_bound():
-    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess)
+    job = VideoJob(archive.VIDEO, 1.0, 4, archive.preprocess)
     assert 60 <= job.limit() < job.limit(60) < job.limit(3600) < job.limit(1e12) < 1e7
 
 

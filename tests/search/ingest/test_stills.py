@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest.decoding import CHUNK, MAX_FRAMES_OF_BATCH, Frames, Job, decode
+from hlformer_jax.search.ingest.decoding import (
+    MAX_FRAMES_OF_BATCH,
+    MAX_IMAGES_OF_BATCH,
+    Frames,
+    VideoJob,
+    decode,
+)
 from hlformer_jax.search.ingest.stills import (
     BLOCK_PIXELS,
     MAX_STILL_DIFFERENCE,
@@ -15,7 +21,7 @@ from hlformer_jax.search.ingest.stills import (
 
 
 def batches(path, every_frame=False):
-    job = Job(archive.VIDEO, 1.0, 4, archive.preprocess, every_frame=every_frame)
+    job = VideoJob(archive.VIDEO, 1.0, 4, archive.preprocess, every_frame=every_frame)
     return [event for event in decode([path], job, 0) if isinstance(event, Frames)]
 
 
@@ -62,9 +68,10 @@ def test_a_batch_is_bounded_in_images_and_in_frames(tmp_path):
     still = archive.film(tmp_path / "still.film", ["red"] * (MAX_FRAMES_OF_BATCH + 2))
     assert [list(batch.images.shape[:1]) for batch in batches(still)] == [[1], [1]]
     assert [len(batch.times) for batch in batches(still)] == [MAX_FRAMES_OF_BATCH, 2]
-    pairs = archive.film(tmp_path / "pairs.film", ["red", "red", "blue", "blue"] * CHUNK)
-    assert [len(batch.images) for batch in batches(pairs)] == [CHUNK, CHUNK]
-    assert [len(batch.times) for batch in batches(pairs)] == [2 * CHUNK, 2 * CHUNK]
+    limit = MAX_IMAGES_OF_BATCH
+    pairs = archive.film(tmp_path / "pairs.film", ["red", "red", "blue", "blue"] * limit)
+    assert [len(batch.images) for batch in batches(pairs)] == [limit, limit]
+    assert [len(batch.times) for batch in batches(pairs)] == [2 * limit, 2 * limit]
 
 
 @pytest.fixture

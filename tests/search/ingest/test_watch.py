@@ -34,7 +34,7 @@ def following(index, settle=0.3, changes=True):
                 return
             yield one if changes else ()
 
-    texts = transcripts.Reader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
+    texts = transcripts.SubtitleReader(subtitles.SUFFIXES, lambda path: [], subtitles.read_file)
 
     def run():
         try:
@@ -70,7 +70,7 @@ def place(path, content):
 
 @pytest.mark.slow  # waits for what settles, eight times
 def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
-    monkeypatch.setattr(watch, "TICK", 50)
+    monkeypatch.setattr(watch, "TICK_MILLISECONDS", 50)
     archive.film(films / "before.film", ["red"] * 3)  # while nothing watched
     (films / "b.film").unlink()
     with following(index) as (told, wait):
@@ -163,8 +163,8 @@ def test_files_are_polled_if_the_system_has_no_watches(index, films, monkeypatch
         yield from real(*places, force_polling=True, **options)
 
     monkeypatch.setattr(watchfiles, "watch", limited)
-    monkeypatch.setattr(watch, "POLL", 50)
-    monkeypatch.setattr(watch, "TICK", 50)
+    monkeypatch.setattr(watch, "POLL_MILLISECONDS", 50)
+    monkeypatch.setattr(watch, "TICK_MILLISECONDS", 50)
     changes = watch.watch_changes(index.directory, told.append)
     assert next(changes) == [str(index.directory)]
     archive.film(films / "new.film", ["red"] * 3)
@@ -214,7 +214,7 @@ def test_video_of_an_absent_disk_is_retried_from_time_to_time(
             raise OSError(errno.ESTALE, "Stale file handle")
         return archive.sample(path, fps, size)
 
-    monkeypatch.setattr(watch, "RESCAN", rescan)
+    monkeypatch.setattr(watch, "RESCAN_SECONDS", rescan)
     options = told.append, archive.VIDEO._replace(sample=sample), [["x"]] * 3
     watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
     assert told == ["new.film: Stale file handle", "indexed new.film (4 s)"][:runs]

@@ -15,7 +15,8 @@ from starlette.testclient import TestClient
 from hlformer_jax import files
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import decoding, extract
-from hlformer_jax.search.serve import jobs, server
+from hlformer_jax.search.serve import jobs
+from hlformer_jax.search.serve.app import build_app
 from hlformer_jax.video import listing
 
 CHANGES = ["index", "retry/0", "add?path=/x", "remove?id=0", "stop"]
@@ -29,7 +30,7 @@ def library(changing):
 
 @pytest.fixture
 def client(library):
-    with TestClient(server.app(library, manage=None), "http://localhost") as client:
+    with TestClient(build_app(library, manage=None), "http://localhost") as client:
         yield client
 
 
@@ -91,7 +92,7 @@ def test_a_picture_that_is_none_is_refused_by_its_field(client):
 def test_server_without_manage_refuses_all_changes(library, films, manage):
     passed_on = {"X-Forwarded-For": "203.0.113.9"} if manage is None else {}
     before = archive.everything(films.parent)
-    with TestClient(server.app(library, manage=manage), "http://localhost") as client:
+    with TestClient(build_app(library, manage=manage), "http://localhost") as client:
         for address in CHANGES + READ:
             ask = client.post if address in CHANGES else client.get
             refused = ask(f"/api/{address}", headers=passed_on)
@@ -103,7 +104,7 @@ def test_server_without_manage_refuses_all_changes(library, films, manage):
 
 
 def test_requests_of_other_sites_cannot_change_the_index(library):
-    app = server.app(library, manage=True, token="t" * 32)
+    app = build_app(library, manage=True, token="t" * 32)
     with TestClient(app, "http://localhost") as client:
         known = {"Authorization": f"Bearer {'t' * 32}"}
         for wrong, status in (
@@ -283,7 +284,7 @@ def test_stopped_job_keeps_complete_videos(live, library, films):
 
 def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
     archive.film(films / "hanging.film", ["red"] * 9)
-    monkeypatch.setattr(decoding, "PULSE", 0.05)
+    monkeypatch.setattr(decoding, "PULSE_SECONDS", 0.05)
     asked = iter(range(15))  # more often than there are files and events
 
     def pulse():
@@ -321,7 +322,7 @@ def test_server_stops_its_job_when_it_ends(library, films, monkeypatch):
     real = jobs.Jobs.stop
     opened = lambda self: (real(self), library.encoder.gate.set())[0]
     monkeypatch.setattr(jobs.Jobs, "stop", opened)
-    with TestClient(server.app(library, manage=True), "http://localhost") as client:
+    with TestClient(build_app(library, manage=True), "http://localhost") as client:
         begin(client, library, films)
     assert not any(one.name == "job" for one in threading.enumerate())
     assert len(Index.open(library.directory).contents()) < 5

@@ -22,13 +22,13 @@ mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 from hlformer_jax.search.serve import mcp as agents  # noqa: E402
 
 
-def call(server, *asked):
-    """The results of tools, each asked by its name and arguments."""
+def call(server, *calls):
+    """The names of the tools, and the results of calls by name and arguments."""
 
     async def conversation():
         async with mcp.Client(server) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
-            return names, [await client.call_tool(name, given) for name, given in asked]
+            return names, [await client.call_tool(name, arguments) for name, arguments in calls]
 
     return anyio.run(conversation)
 
@@ -42,17 +42,17 @@ def error(result):
 
 def test_an_agent_finds_a_moment_and_sees_its_frame(library):
     garden = library.id("garden")
-    asked = {"text": "a blue scene", "k": 1, "since": "2026-06", "without": ["red"]}
-    names, (found, shown) = call(
-        agents.server(library), ("search", asked), ("show", {"id": garden, "time": 8.5})
+    arguments = {"text": "a blue scene", "k": 1, "since": "2026-06", "without": ["red"]}
+    names, (search_result, show_result) = call(
+        agents.build_server(library), ("search", arguments), ("show", {"id": garden, "time": 8.5})
     )
     assert names == ["search", "show"]
-    [hit] = found.structured_content["results"]
+    [hit] = search_result.structured_content["results"]
     assert hit["video"] == "trips/lake/boat ride.mp4"
     assert [(m["start"], m["end"]) for m in hit["moments"]] == [(8, 11), (2, 4)]
-    assert json.loads(found.content[0].text) == found.structured_content
+    assert json.loads(search_result.content[0].text) == search_result.structured_content
     assert library.asked[-1].since == "2026-06" and library.asked[-1].without == ("red",)
-    [picture] = shown.content
+    [picture] = show_result.content
     image = Image.open(io.BytesIO(base64.b64decode(picture.data)))
     red, green, _ = image.getpixel((2, 2))
     assert picture.mime_type == "image/jpeg" and image.size == (320, 180)
@@ -61,22 +61,22 @@ def test_an_agent_finds_a_moment_and_sees_its_frame(library):
 
 def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
     clips = tmp_path / "clips"
-    asked = "cut", {"id": library.id("boat"), "start": 2, "end": 4, "margin": 1}
-    names, (made, again) = call(agents.server(library, clips), asked, asked)
+    cut = "cut", {"id": library.id("boat"), "start": 2, "end": 4, "margin": 1}
+    names, (first_result, second_result) = call(agents.build_server(library, clips), cut, cut)
     assert names == ["search", "show", "cut"]
     [clip] = clips.iterdir()
-    assert made.content[0].text == clip.name == "trips%2Flake%2Fboat ride.mp4_1-5.mp4"
+    assert first_result.content[0].text == clip.name == "trips%2Flake%2Fboat ride.mp4_1-5.mp4"
     with av.open(str(clip)) as container:
         assert container.duration / av.time_base == pytest.approx(4, abs=0.1)
-    assert clip.name in error(again) and str(tmp_path) not in error(again)
-    assert "--" not in error(again)
+    assert clip.name in error(second_result) and str(tmp_path) not in error(second_result)
+    assert "--" not in error(second_result)
     (tmp_path / "link").symlink_to(clips)
     with pytest.raises(OutputError):
-        agents.server(library, tmp_path / "link")
+        agents.build_server(library, tmp_path / "link")
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "named"),
+    ("tool", "arguments", "name"),
     [
         ("search", {"text": "red", "image": "/etc/passwd"}, "image"),
         ("search", {"text": "red", "K": 3}, "K"),
@@ -87,11 +87,11 @@ def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
         ("show", {"id": "0", "time": 1, "path": "/etc/passwd"}, "path"),
     ],
 )
-def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, given, named):
-    asked = len(library.asked)
-    _, [result] = call(agents.server(library), (tool, given))
-    assert named in error(result) and "/etc/passwd" not in error(result)
-    assert len(library.asked) == asked
+def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, arguments, name):
+    query_count = len(library.asked)
+    _, [result] = call(agents.build_server(library), (tool, arguments))
+    assert name in error(result) and "/etc/passwd" not in error(result)
+    assert len(library.asked) == query_count
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, given, n
     ],
 )
 def test_errors_for_agents_have_no_command_line_options(line):
-    told = agents._for_agents(line)
-    assert "--" not in told and agents.OPERATOR_ADVICE in told
+    message = agents._for_agents(line)
+    assert "--" not in message and agents.OPERATOR_ADVICE in message
 
 
 def test_error_of_a_clip_does_not_name_its_folder(library, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    server = agents.server(library, Path("secrets"))
+    server = agents.build_server(library, Path("secrets"))
     Path("secrets").write_text("a file")
     _, [result] = call(server, ("cut", {"id": library.id("boat"), "start": 2, "end": 4}))
     assert "ride.mp4_2-4.mp4' cannot be written" in error(result)
@@ -118,28 +118,28 @@ def test_error_of_a_clip_does_not_name_its_folder(library, tmp_path, monkeypatch
 
 
 def test_a_cancelled_cut_ends(library, tmp_path, monkeypatch):
-    ended = []
+    pulses = []
 
     def cut(path, start, end, out, margin, pulse):
-        page_library.work(pulse, ended.append)
+        page_library.work(pulse, pulses.append)
 
     async def cancelled():
         with anyio.move_on_after(0.3):
             await server.call_tool("cut", {"id": library.id("boat"), "start": 2, "end": 4})
 
     monkeypatch.setattr(agents.video, "cut", cut)
-    server = agents.server(library, tmp_path)
+    server = agents.build_server(library, tmp_path)
     anyio.run(cancelled)
-    assert ended[0] > 10
+    assert pulses[0] > 10
 
 
 def test_a_time_out_of_range_is_named_with_its_limits(library, tmp_path):
     times = [("time", 1e9, 1e7), ("start", -1, 1e7), ("end", 1e9, 1e7), ("margin", 1e9, 60)]
-    asked = []
+    calls = []
     for name, value, _ in times:
-        given = {"time": 1} if name == "time" else {"start": 1, "end": 2}
-        asked.append(("show" if name == "time" else "cut", {"id": "0", **given, name: value}))
-    _, results = call(agents.server(library, tmp_path / "clips"), *asked)
+        arguments = {"time": 1} if name == "time" else {"start": 1, "end": 2}
+        calls.append(("show" if name == "time" else "cut", {"id": "0", **arguments, name: value}))
+    _, results = call(agents.build_server(library, tmp_path / "clips"), *calls)
     for result, (name, value, limit) in zip(results, times, strict=True):
         assert error(result).endswith(f"{name}: {value:g} s: give 0 to {limit:.0f} s")
 
@@ -159,14 +159,14 @@ def test_agent_errors_are_lines_and_open_no_other_file(rendered, tmp_path):
     os.utime(tmp_path / "outside.mp4", ns=(times, times))
     boat.write_bytes(b"another file")
     ids = [library.id("garden"), library.id("boat"), "0" * 16, "../garden.mp4", str(garden)]
-    asked = [("show", {"id": one, "time": 1}) for one in ids]
-    asked += [("cut", {"id": one, "start": 1, "end": 2}) for one in ids]
+    calls = [("show", {"id": video_id, "time": 1}) for video_id in ids]
+    calls += [("cut", {"id": video_id, "start": 1, "end": 2}) for video_id in ids]
     herd = library.id("Herd")
-    asked += [("show", {"id": herd, "time": -1}), ("cut", {"id": herd, "start": 3, "end": 3})]
-    asked += [("search", {"text": "refuse"}), ("search", {"text": "crash"})]
-    asked += [("show", {"id": herd, "time": 99}), ("cut", {"id": herd, "start": 3, "end": 99})]
+    calls += [("show", {"id": herd, "time": -1}), ("cut", {"id": herd, "start": 3, "end": 3})]
+    calls += [("search", {"text": "refuse"}), ("search", {"text": "crash"})]
+    calls += [("show", {"id": herd, "time": 99}), ("cut", {"id": herd, "start": 3, "end": 99})]
     clips = tmp_path / "clips"
-    _, results = call(agents.server(library, clips), *asked)
+    _, results = call(agents.build_server(library, clips), *calls)
     lines = [error(result) for result in results]
     assert not any(str(tmp_path) in line or "secret" in line for line in lines)
     assert "link out of the indexed folder" in lines[0] and "has changed" in lines[1]
@@ -181,17 +181,17 @@ def test_malformed_message_gets_an_error():
         b"not JSON\n", b"\n", b"[1]\n", b'{"a": "\\ud800\\u00e9"}\n', b'{"b": "\\ud83d\\ude00"}\n',
         b'{"c": "\xff"}\n',
     ]  # fmt: skip
-    told = []
-    read = io.BufferedReader(agents._Messages(io.BytesIO(b"".join(lines)), told.append))
-    messages = [json.loads(line) for line in read.read().splitlines()]
+    refusals = []
+    reader = io.BufferedReader(agents._Messages(io.BytesIO(b"".join(lines)), refusals.append))
+    messages = [json.loads(line) for line in reader.read().splitlines()]
     assert messages[:2] == [{"a": "\ufffd\u00e9"}, {"b": "\U0001f600"}] and len(messages) == 3
-    assert [json.loads(line)["error"]["code"] for line in told] == [-32700, -32700]
+    assert [json.loads(line)["error"]["code"] for line in refusals] == [-32700, -32700]
 
 
 PROGRAM = (
     "import page_library, sys\nfrom hlformer_jax.search.serve import mcp\n"
     "from pathlib import Path\n"
-    "mcp.run(mcp.server(page_library.Library(Path(sys.argv[1]))))"
+    "mcp.run(mcp.build_server(page_library.Library(Path(sys.argv[1]))))"
 )
 
 
@@ -216,8 +216,8 @@ def test_ctrl_c_ends_the_server_while_it_reads(rendered):
 
 @pytest.mark.slow  # it starts a process
 def test_the_server_speaks_over_stdin_and_stdout(rendered):
-    started = mcp.StdioServerParameters(
+    parameters = mcp.StdioServerParameters(
         command=sys.executable, args=["-c", PROGRAM, str(rendered)], env=processes.environment()
     )
-    names, [found] = call(started, ("search", {"text": "red", "k": 2}))
-    assert names == ["search", "show"] and len(found.structured_content["results"]) == 2
+    names, [result] = call(parameters, ("search", {"text": "red", "k": 2}))
+    assert names == ["search", "show"] and len(result.structured_content["results"]) == 2

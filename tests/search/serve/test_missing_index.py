@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index, MissingIndexError
-from hlformer_jax.search.serve import server
+from hlformer_jax.search.serve.app import build_app
 
 ADDRESSES = [
     "api/query?q=red", "api/query?like={id}@1", "api/status", "api/folders", "api/transcript/{id}",
@@ -20,7 +20,7 @@ GONE = "the index index is no longer there: it was deleted or moved"
 
 @pytest.fixture
 def client(changing):
-    with TestClient(server.app(changing, manage=True), "http://localhost") as client:
+    with TestClient(build_app(changing, manage=True), "http://localhost") as client:
         yield client
 
 
@@ -65,7 +65,7 @@ def test_a_job_says_that_the_index_is_gone(client, changing, vanish):
 
 def test_agents_are_told_that_the_index_is_gone(changing, vanish):
     mcp = pytest.importorskip("hlformer_jax.search.serve.mcp")
-    tools = mcp.server(changing)
+    tools = mcp.build_server(changing)
     changing.query("red")
     id = changing.videos()[0].id
     vanish()

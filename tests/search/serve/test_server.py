@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 from hlformer_jax.errors import QueryError
 from hlformer_jax.search.cli.options import FIELD_FLAGS
 from hlformer_jax.search.query.query import Query
-from hlformer_jax.search.serve import guard, server
+from hlformer_jax.search.serve import app, guard, server
 
 
 def test_a_query_answers_with_videos_moments_and_curves(client, library):
@@ -84,7 +84,7 @@ def test_sent_picture_is_searched_and_a_huge_one_refused(client, monkeypatch):
     hits = client.post("/api/query", content=content).json()["results"]
     assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4"
     assert [(m["start"], m["end"]) for m in hits[0]["moments"]] == [(13, 14)]
-    monkeypatch.setattr(server, "MAX_PICTURE", len(content) - 1)
+    monkeypatch.setattr(app, "MAX_PICTURE_BYTES", len(content) - 1)
     refused = client.post("/api/query", content=content)
     assert refused.status_code == 413 and "\n" not in refused.json()["error"]
     strange = {"Origin": "http://elsewhere.example"}
@@ -204,9 +204,9 @@ def test_paths_in_requests_open_no_file(client, path):
 
 
 def test_thumbnail_shows_its_second_and_is_cached(client, library, monkeypatch):
-    made, draw = [], server.video.thumbnail
+    made, draw = [], app.video.thumbnail
     count = lambda path, at, width: made.append(at) or draw(path, at, width)
-    monkeypatch.setattr(server.video, "thumbnail", count)
+    monkeypatch.setattr(app.video, "thumbnail", count)
     address = f"/thumbnail/{library.id('garden')}?t=8.5&width=64"
     first, second = (client.get(address) for _ in range(2))
     assert first.headers["content-type"] == "image/jpeg" and len(made) == 1
@@ -219,7 +219,7 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
     clips, clip = tmp_path / "clips", tmp_path / "clip.mp4"
     clips.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(clips))
-    cut, half = server.video.cut, []
+    cut, half = app.video.cut, []
 
     def fail(path, start, end, out, margin, pulse):
         cut(path, start, end, out, margin, pulse=pulse)
@@ -229,11 +229,11 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
     with page_library.running(library) as url:
         address = f"{url}/cut/{library.id('Herd')}"
         answer = httpx.get(f"{address}?start=6&end=9.5&margin=2")
-        monkeypatch.setattr(server.video, "cut", fail)
+        monkeypatch.setattr(app.video, "cut", fail)
         failed = httpx.get(f"{address}?start=3&end=4")
         left = [file for folder in clips.iterdir() for file in folder.iterdir()]
     clip.write_bytes(answer.content)
-    assert server.video.probe(clip).duration == pytest.approx(7.5, abs=0.05)
+    assert app.video.probe(clip).duration == pytest.approx(7.5, abs=0.05)
     disposition = answer.headers["content-disposition"]
     assert disposition.startswith("attachment; filename*=utf-8''K%C3%BCche%20")
     assert disposition.endswith("%200m06s-0m09s.mp4")
@@ -255,7 +255,7 @@ def test_a_cut_ends_with_its_client_or_its_server(library, monkeypatch, gone):
         page_library.work(pulse, lambda seconds_left: ended.set())
 
     clips = []
-    monkeypatch.setattr(server.video, "cut", cut)
+    monkeypatch.setattr(app.video, "cut", cut)
     address = f"/cut/{library.id('garden')}?start=0&end=5"
     with page_library.running(library) as url, httpx.Client(base_url=url) as client:
         if gone == "client":
@@ -269,13 +269,13 @@ def test_a_cut_ends_with_its_client_or_its_server(library, monkeypatch, gone):
 
 
 def test_page_loads_only_from_its_own_server():
-    names = {name for name, _ in server.STATIC_FILES.values()}
+    names = {name for name, _ in app.STATIC_FILES.values()}
     for name in names:
-        text = (server.STATIC / name).read_text()
+        text = (app.STATIC / name).read_text()
         assert not re.search(r"""(src|href|url|import|fetch)\W{1,3}(https?:)?//""", text), name
     declared = tomllib.loads((processes.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert declared["package-data"]["hlformer_jax.search.serve"] == ["static/*"]
-    assert {path.name for path in server.STATIC.iterdir()} == names
+    assert {path.name for path in app.STATIC.iterdir()} == names
 
 
 def test_busy_server_refuses_more_than_its_queue_holds(library):

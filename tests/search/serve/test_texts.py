@@ -5,13 +5,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hlformer_jax.search.serve import server
+from hlformer_jax.search.serve import app
 from hlformer_jax.search.serve.refusals import REFUSALS
 
 KEY = r'"([a-z]+(?:\.[a-z0-9]+)*)"'
-SCRIPTS = {name: (server.STATIC / name).read_text() for name in ("page.js", "manage.js")}
-HTML = (server.STATIC / "index.html").read_text()
-TEXTS = re.search(r"const TEXTS = \{(.*?)\n\};", (server.STATIC / "texts.js").read_text(), re.S)[1]
+SCRIPTS = {name: (app.STATIC / name).read_text() for name in ("page.js", "manage.js")}
+HTML = (app.STATIC / "index.html").read_text()
+TEXTS = re.search(r"const TEXTS = \{(.*?)\n\};", (app.STATIC / "texts.js").read_text(), re.S)[1]
 KEYS = re.findall(rf"^  {KEY}: ", TEXTS, re.M)
 
 

@@ -56,7 +56,7 @@ def brute(index, wanted, unwanted=(), levels=(), within=None):
 
 @pytest.fixture(params=[1, 2**30], ids=["rounded", "whole"])
 def library(index, monkeypatch, request):
-    monkeypatch.setattr(packed, "LARGE", request.param)
+    monkeypatch.setattr(packed, "MIN_QUANTISED_ROWS", request.param)
     monkeypatch.setattr(composition, "VIDEOS_PER_BATCH", 2)  # most videos are behind the bound
     return archive.opened(index)
 
@@ -176,6 +176,6 @@ class Products:
 def test_only_contents_that_pass_the_filters_are_searched(monkeypatch):
     monkeypatch.setattr(composition, "VIDEOS_PER_BATCH", 1)
     required, nothing = np.ones((2, 3), np.float32), np.ones((0, 3), np.float32)
-    query = composition.Composed(Products(), None, required, nothing, np.ones(0), None)
+    query = composition.ComposedQuery(Products(), None, required, nothing, np.ones(0), None)
     found = query.best(1, np.asarray([False, True, True]))
     np.testing.assert_array_equal(found, np.asarray([-np.inf, 0.5, -np.inf], np.float32))

@@ -20,7 +20,7 @@ from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.protocol import Group, Scope
 from hlformer_jax.search.signals.transcript import passages, transcripts
-from hlformer_jax.search.signals.transcript.transcripts import Reader
+from hlformer_jax.search.signals.transcript.transcripts import SubtitleReader
 from hlformer_jax.search.signals.transcript.words import normalise, spaced
 
 WORDS = {
@@ -83,9 +83,9 @@ def test_fusion_is_the_sum_of_reciprocal_ranks(window, share, order):
         for position, certainty in ((9, 1.0), (7, share), (4, 0.5))
     ]
     visual, transcript = Ranking(by_frames, False), Ranking(by_words, True)
-    found = fuse([visual, transcript], window)
-    assert [group.position for group in found] == order
-    assert found[0] == by_frames[0]  # what the first ranking says of it
+    fused = fuse([visual, transcript], window)
+    assert [group.position for group in fused] == order
+    assert fused[0] == by_frames[0]  # what the first ranking says of it
     assert fuse([visual, Ranking([], True)], window) == by_frames
 
 
@@ -127,12 +127,12 @@ def test_window_of_the_fusion_is_a_tenth_of_the_contents():
 def test_groups_are_split_by_their_matches():
     entries = [Entry(*len(Entry._fields) * [video]) for video in "abcd"]
     scope = Scope(entries, ["x"], np.zeros(4, np.int64), np.ones(4, bool))
-    seen = Ranking([Group(0, 0.5, ("b", "c", "d"))], False)
+    visual = Ranking([Group(0, 0.5, ("b", "c", "d"))], False)
     matched = Ranking([Group(2, 0.2), Group(1, 0.1)], True)
-    found, unchanged = split([seen, matched], scope)
+    split_visual, unchanged = split([visual, matched], scope)
     # The best match first, videos without a match last.
-    assert found.groups == [Group(2, 0.5), Group(1, 0.5), Group(0, 0.5, ("d",))]
-    assert unchanged == matched and not found.is_selective
+    assert split_visual.groups == [Group(2, 0.5), Group(1, 0.5), Group(0, 0.5, ("d",))]
+    assert unchanged == matched and not split_visual.is_selective
 
 
 def test_text_matches_by_picture_and_transcript(index):
@@ -162,21 +162,21 @@ def test_results_do_not_depend_on_their_number(index, monkeypatch, probable):
 
 
 def test_texts_follow_their_files(index, films):
-    found = lambda words: [
+    find_videos = lambda words: [
         hit.video for hit in archive.opened(index).query(words, signals="transcript")
     ]
-    kept = archive.everything(index.directory)
+    before = archive.everything(index.directory)
     archive.fill(index, video=archive.TOLD)
-    assert kept == archive.everything(index.directory)  # not even the database was written
+    assert before == archive.everything(index.directory)  # not even the database was written
     write(films, {"b.film": [(0, 1, "something else")]})
     (films / "a.film").rename(films / "moved.film")  # its text is not beside it any more
     archive.fill(index, video=archive.TOLD)
-    assert found("captain") == [] and found("something else") == ["b.film"]
+    assert find_videos("captain") == [] and find_videos("something else") == ["b.film"]
     (films / "a.en.srt").rename(films / "moved.en.srt")
     (films / "b.en.srt").write_text("broken")
-    told = archive.fill(index, video=archive.TOLD)[1]
-    assert found("captain") == ["moved.film"] and found("something else") == []
-    assert [line for line in told if "b.en.srt is broken" in line]
+    report = archive.fill(index, video=archive.TOLD)[1]
+    assert find_videos("captain") == ["moved.film"] and find_videos("something else") == []
+    assert [line for line in report if "b.en.srt is broken" in line]
     (films / "b.film").unlink()
     with index.writing() as writer:
         writer.forget(["b.film"])
@@ -187,10 +187,10 @@ def test_texts_follow_their_files(index, films):
 class Words(archive.Encoder):
     """An encoder whose sentences are sums of their words, of which some mean the same."""
 
-    asked = ()
+    encoded_texts = ()
 
     def encode_texts(self, texts):
-        self.asked = [*self.asked, *texts]
+        self.encoded_texts = [*self.encoded_texts, *texts]
         same = lambda word: {"boat": "ship", "vessel": "ship", "noon": "midday"}.get(word, word)
         of = lambda word: np.random.default_rng(list(same(word).encode())).normal(size=self.width)
         return unit(np.stack([sum(map(of, text.split())) for text in texts])).astype(np.float32)
@@ -220,8 +220,8 @@ def test_filter_is_not_applied_to_the_best_passages_only(index, monkeypatch):
     assert result.video == "trips/c.film"
     results = opened.query("zebra", signals="transcript", moments=40)
     assert [len(result.moments) for result in results] == [30, 1]
-    none = opened.query("giraffe", signals="transcript", folder="trips")
-    assert none.reason == "no video that passes the filters matches by transcript"
+    unmatched = opened.query("giraffe", signals="transcript", folder="trips")
+    assert unmatched.reason == "no video that passes the filters matches by transcript"
 
 
 def test_passages_match_by_half_of_the_weight_of_any_words(index, monkeypatch):
@@ -240,21 +240,27 @@ def test_passages_match_by_half_of_the_weight_of_any_words(index, monkeypatch):
     count = opened.passage_count
     for _ in range(40):
         query = {*draw(int(rng.integers(1, 6)))}
-        passages_of = {x: sum(x in one for own in sets.values() for one in own) for x in query}
+        word_sets = [*sets["a.film"], *sets["b.film"]]
+        passages_of = {x: sum(x in word_set for word_set in word_sets) for x in query}
         weights = {
             x: np.log(1 + (count - max(p, 1) + 0.5) / (max(p, 1) + 0.5))
             for x, p in passages_of.items()
         }
-        half = sum(weights.values()) / 2 - 1e-12
+        min_weight = sum(weights.values()) / 2 - 1e-12
         expected = {
-            name: {i for i, one in enumerate(own) if sum(weights[x] for x in query & one) >= half}
-            for name, own in sets.items()
+            name: {
+                i
+                for i, word_set in enumerate(sets[name])
+                if sum(weights[x] for x in query & word_set) >= min_weight
+            }
+            for name in sets
         }
         results = opened.query(" ".join(query), signals="transcript", moments=99)
-        found = {
-            result.video: {int(one.start) // 10 for one in result.moments} for result in results
+        passages_found = {
+            result.video: {int(moment.start) // 10 for moment in result.moments}
+            for result in results
         }
-        assert found == {name: own for name, own in expected.items() if own}, query
+        assert passages_found == {name: x for name, x in expected.items() if x}, query
 
 
 def test_query_of_common_words_only_is_answered(index, monkeypatch):
@@ -262,11 +268,13 @@ def test_query_of_common_words_only_is_answered(index, monkeypatch):
     write(index.root, {name: [(1, 3, "a zebra"), (20, 22, "a zebra")] for name in WORDS})
     archive.fill(index, video=archive.TOLD)
     for sentence in ("zebra", "a zebra"):
-        found = archive.opened(index).query(sentence, signals="transcript")
-        assert {result.video for result in found} == {*WORDS}
+        results = archive.opened(index).query(sentence, signals="transcript")
+        assert {result.video for result in results} == {*WORDS}
 
 
-BESIDE = archive.TOLD._replace(texts=Reader(frozenset({".srt"}), lambda path: [], archive.beside))
+BESIDE = archive.TOLD._replace(
+    texts=SubtitleReader(frozenset({".srt"}), lambda path: [], archive.beside)
+)
 
 
 @pytest.fixture
@@ -276,9 +284,9 @@ def spoken(tmp_path, films, monkeypatch):
     monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
     words = iter(np.random.default_rng(0).integers(200, size=(45, 3)))
     cues = lambda: [(10 * i, 10 * i + 2, " ".join(f"w{x}" for x in next(words))) for i in range(15)]
-    told = {name: cues() for name in ("a.film", "b.film", "trips/c.film")}
-    told["b.film"][7] = (70, 72, "ship leaves midday")
-    write(films, told)
+    cues_of_films = {name: cues() for name in ("a.film", "b.film", "trips/c.film")}
+    cues_of_films["b.film"][7] = (70, 72, "ship leaves midday")
+    write(films, cues_of_films)
     index = archive.create(tmp_path / "index", films)
     archive.fill(index, Words(), video=BESIDE)
     return index
@@ -295,13 +303,14 @@ def test_paraphrase_is_found_by_its_embedding(spoken):
         "transcript"
         in next(x for x in library.query("boat leaves noon") if x.video == "b.film").signals
     )
-    none = library.query("w1000 w1001 w1002", signals="transcript")
-    assert none == [] and none.reason == none.verdict == "no video matches by transcript"
+    unmatched = library.query("w1000 w1001 w1002", signals="transcript")
+    assert unmatched == []
+    assert unmatched.reason == unmatched.verdict == "no video matches by transcript"
 
 
 @pytest.mark.parametrize("least", [1, 2**16])
 def test_near_passages_exceed_the_threshold_of_the_bank(spoken, monkeypatch, least):
-    monkeypatch.setattr(packed, "LARGE", least)
+    monkeypatch.setattr(packed, "MIN_QUANTISED_ROWS", least)
     monkeypatch.setattr(passages, "NULL_QUANTILE", 0.05)
     ids = {entry.content: entry.id for entry in spoken.entries()}
     library, encoder = archive.opened(spoken, encoder=Words()), Words()
@@ -311,44 +320,45 @@ def test_near_passages_exceed_the_threshold_of_the_bank(spoken, monkeypatch, lea
         encoder.encode_texts(texts).astype(np.float64) @ rows.T.astype(np.float64)
     )
     bank = cosines(list(rankers.BANK))
-    above = np.quantile(bank.max(1) - np.median(bank, axis=1), 0.05)
-    found = 0
+    margin = np.quantile(bank.max(1) - np.median(bank, axis=1), 0.05)
+    count = 0
     for sentence in ("boat noon", "ship leaves", "w3 w9 w27", "w5 boat"):
         [expected] = cosines([sentence])
-        wanted = np.flatnonzero(expected > np.median(expected) + above)
-        wanted = wanted[np.argsort(-expected[wanted])]
-        near = passages.PassageIndex(spoken, encoder).search_embeddings(
+        rows_above = np.flatnonzero(expected > np.median(expected) + margin)
+        rows_above = rows_above[np.argsort(-expected[rows_above])]
+        contents = passages.PassageIndex(spoken, encoder).search_embeddings(
             encoder.encode_texts([sentence])[0]
         )
-        near = {content: near.load(content) for content in near.scores}
-        got = sorted((one for own in near.values() for one in own), key=lambda one: -one.score)
-        assert [one.text for one in got] == [cues[i][3] for i in wanted]
-        np.testing.assert_allclose([one.score for one in got], expected[wanted], atol=1e-6)
-        order = [cues[i][0] for i in wanted]
-        assert list(near) == sorted(set(order), key=order.index)
-        found += len(got)
-    assert found > 4
+        ranked = [x for content in contents.scores for x in contents.load(content)]
+        ranked.sort(key=lambda passage: -passage.score)
+        assert [passage.text for passage in ranked] == [cues[i][3] for i in rows_above]
+        scores = [passage.score for passage in ranked]
+        np.testing.assert_allclose(scores, expected[rows_above], atol=1e-6)
+        order = [cues[i][0] for i in rows_above]
+        assert list(contents.scores) == sorted(set(order), key=order.index)
+        count += len(ranked)
+    assert count > 4
 
 
 def test_passage_embeddings_are_computed_again_after_changes(spoken, films):
     encoder = Words()
-    again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
-    again()
-    assert encoder.asked == ()
+    index_again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
+    index_again()
+    assert encoder.encoded_texts == ()
     write(films, {"b.film": [(0, 1, "ship"), (2, 3, "leaves"), (4, 5, "midday"), (9, 10, "late")]})
-    again()
+    index_again()
     # No cue is in two of them.
-    assert encoder.asked == ["ship leaves", "midday late"]
+    assert encoder.encoded_texts == ["ship leaves", "midday late"]
     path = spoken.text_vectors(next(x.content for x in spoken.entries() if x.video == "b.film"))
-    whole, encoder.asked = path.read_bytes(), ()
-    path.write_bytes(whole[:-9] + b"x" + whole[-8:])
+    content, encoder.encoded_texts = path.read_bytes(), ()
+    path.write_bytes(content[:-9] + b"x" + content[-8:])
     assert list(passages.find_damaged(spoken)) == [path.name]
-    found = archive.opened(spoken, encoder=Words()).query(
+    results = archive.opened(spoken, encoder=Words()).query(
         "w3", signals="transcript"
     )  # goes on without it
-    assert isinstance(found, list)
-    again()
-    assert encoder.asked == ["ship leaves", "midday late"] and path.read_bytes() == whole
+    assert isinstance(results, list)
+    index_again()
+    assert encoder.encoded_texts == ["ship leaves", "midday late"] and path.read_bytes() == content
     assert passages.find_damaged(spoken) == {}
 
 
@@ -369,27 +379,27 @@ def test_vectors_are_never_those_of_other_texts(spoken, films, monkeypatch):
         write_bytes(path, content)
 
     write_bytes = files.write_bytes
-    again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
+    index_again = lambda: archive.fill(Index.open(spoken.directory), encoder, video=BESIDE)
     encoder, path = Words(), spoken.text_vectors(spoken.videos["b.film"].content)
     before = archive.opened(spoken, encoder=encoder).passage_count
     write(films, {"b.film": [(10 * i, 10 * i + 2, f"w{i} other w{i + 1}") for i in range(15)]})
     with monkeypatch.context() as patch, pytest.raises(SearchError, match="is full"):
         patch.setattr(files, "write_bytes", full)
-        again()
+        index_again()
     assert path.exists() and list(passages.find_damaged(spoken)) == [path.name]
     library = archive.opened(spoken, encoder=Words())
     assert library.passage_count == before  # by their words
-    encoder.asked = ()
-    again()
-    assert len(encoder.asked) == 15 and passages.find_damaged(spoken) == {}
+    encoder.encoded_texts = ()
+    index_again()
+    assert len(encoder.encoded_texts) == 15 and passages.find_damaged(spoken) == {}
     (films / "b.en.srt").unlink()
-    again()
+    index_again()
     assert not path.exists()
 
 
 def test_complete_embeddings_survive_an_interruption(spoken, monkeypatch):
     def stopped():
-        if len(encoder.asked) == 20:
+        if len(encoder.encoded_texts) == 20:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(passages, "PASSAGES_PER_BATCH", 1)
@@ -398,10 +408,12 @@ def test_complete_embeddings_survive_an_interruption(spoken, monkeypatch):
     encoder = Words()
     with pytest.raises(KeyboardInterrupt), spoken.running():
         passages.embed_passages(spoken, encoder, print, stopped)
-    assert len(encoder.asked) == 20 and passages.find_damaged(spoken) == {}
+    assert len(encoder.encoded_texts) == 20 and passages.find_damaged(spoken) == {}
     with spoken.running():
         passages.embed_passages(spoken, encoder, print)
-    assert len(encoder.asked) == 50 and len(set(encoder.asked)) == 45  # a third was half done
+    assert (
+        len(encoder.encoded_texts) == 50 and len(set(encoder.encoded_texts)) == 45
+    )  # a third was half done
 
 
 def test_open_library_uses_embeddings_that_were_computed_later(spoken):
@@ -414,11 +426,11 @@ def test_open_library_uses_embeddings_that_were_computed_later(spoken):
     assert library.query("boat leaves noon", signals="transcript")[0].video == "b.film"
 
 
-def ranked(found):
+def ranked(passages_by_content):
     """Ranked contents whose passages are in memory."""
-    scores = {content: first.score for content, (first, *_) in found.items()}
-    shares = {content: first.share for content, (first, *_) in found.items()}
-    return passages.RankedContents(scores, shares, found.__getitem__)
+    scores = {content: first.score for content, (first, *_) in passages_by_content.items()}
+    shares = {content: first.share for content, (first, *_) in passages_by_content.items()}
+    return passages.RankedContents(scores, shares, passages_by_content.__getitem__)
 
 
 @pytest.mark.parametrize(("share", "order"), [(1 - 2**-52, "bac"), (0.6, "bca")])
@@ -427,15 +439,15 @@ def test_rankings_of_passages_are_fused_by_reciprocal_ranks(share, order):
         "a": [passages.Passage(0, 5, "x", 9, share)],
         "b": [passages.Passage(0, 5, "y", 8, 0.5)],
     }
-    near = {
+    by_meaning = {
         "c": [passages.Passage(0, 5, "z", 0.9)],
         "b": [passages.Passage(a, a + 5, "n", 0.8) for a in (4, 5, 8)],
     }
-    fused = passages.fuse(ranked(words), ranked(near))
+    fused = passages.fuse(ranked(words), ranked(by_meaning))
     assert "".join(fused.scores) == order  # 2/62, and 1/61 of words and of vectors
-    found = {content: fused.load(content) for content in fused.scores}
-    assert [one.start for one in found["b"]] == [0, 5]  # the others overlap these
-    assert {one.score for one in found["b"]} == {2 / 62} and found["c"][0].share == 0
+    loaded = {content: fused.load(content) for content in fused.scores}
+    assert [passage.start for passage in loaded["b"]] == [0, 5]  # the others overlap these
+    assert {passage.score for passage in loaded["b"]} == {2 / 62} and loaded["c"][0].share == 0
 
 
 def test_damaged_passage_table_is_rebuilt(index):
@@ -473,28 +485,30 @@ def copies(tmp_path, films):
 def spoken_in(index, sentence, **options):
     hits = archive.opened(index).query(sentence, **options)
     return {
-        hit.video: ([one[:3] for one in hit.passages], hit.copies) for hit in hits if hit.passages
+        hit.video: ([passage[:3] for passage in hit.passages], hit.copies)
+        for hit in hits
+        if hit.passages
     }
 
 
 def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
-    found = spoken_in(copies, "elephant", signals="transcript")
-    assert found == {
+    transcript_hits = spoken_in(copies, "elephant", signals="transcript")
+    assert transcript_hits == {
         "holiday.new.film": ([(1, 3, "purple elephant")], ()),
         "z.film": ([(2, 4, "purple elephant")], ()),
     }
-    assert spoken_in(copies, "elephant") == found
+    assert spoken_in(copies, "elephant") == transcript_hits
     # The copy without a transcript is a visual result of its own.
     hits = archive.opened(copies).query("elephant", k=9)
     assert {hit.video: hit.copies for hit in hits} == {
-        video: () for video in ("holiday.film", *found, *WORDS, "trips/c.film")
+        video: () for video in ("holiday.film", *transcript_hits, *WORDS, "trips/c.film")
     }
     for signals in ("transcript", None):
         assert spoken_in(copies, "end", signals=signals) == {
             "holiday.new.film": ([(12, 13, "the end")], ("z.film",))
         }
     library = archive.opened(copies)
-    texts = {one.video: library.transcript(one.id) for one in library.videos()}
+    texts = {entry.video: library.transcript(entry.id) for entry in library.videos()}
     assert texts["holiday.film"] == [] and len(texts["z.film"]) == 2
     # Files that move with their videos change hands, though none of them is read again.
     (films / "z.srt").rename(films / "holiday.srt")
@@ -509,8 +523,8 @@ def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
 def test_copies_with_equal_transcripts_are_one_result(films, copies):
     (films / "holiday.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
     archive.fill(Index.open(copies.directory), video=archive.TOLD)
-    found = spoken_in(copies, "elephant", signals="transcript")
-    assert {video: others for video, (_, others) in found.items()} == {
+    transcript_hits = spoken_in(copies, "elephant", signals="transcript")
+    assert {video: copies_of_video for video, (_, copies_of_video) in transcript_hits.items()} == {
         "holiday.film": ("holiday.new.film",), "z.film": (),
     }  # fmt: skip
 

@@ -20,8 +20,8 @@ import pytest
 from hlformer_jax.errors import MissingExtra, SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.signals import postgres
-from hlformer_jax.search.signals.postgres import Store, Uploaded
-from hlformer_jax.search.signals.rankers import Untrained
+from hlformer_jax.search.signals.postgres import Store, UploadCounts
+from hlformer_jax.search.signals.rankers import UntrainedRanker
 
 psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
 
@@ -122,7 +122,7 @@ def test_server_error_does_not_show_the_password(monkeypatch, index):
 
     monkeypatch.setattr(psycopg, "connect", refuse)
     with pytest.raises(SearchError, match="failed") as refused:
-        store.check(index, Untrained("best_frame", index, None))
+        store.check(index, UntrainedRanker("best_frame", index, None))
     assert not any(one in str(refused.value) for one in ("cret", "k&y", "k%26y"))
 
 
@@ -190,7 +190,7 @@ class TestServer:
     def test_ranking_agrees_with_and_without_a_store(self, index, ranker, address):
         library = opened(index, address, ranker=ranker)
         count = len(index.contents())
-        assert count < 18 and library.upload() == Uploaded(sent=count)
+        assert count < 18 and library.upload() == UploadCounts(sent=count)
         plain = opened(index, None, ranker=ranker)
         for sentence in SENTENCES:
             for k in (1, 2, 5, 100):
@@ -243,7 +243,7 @@ class TestServer:
     def test_upload_sends_new_videos_and_deletes_removed_ones(self, index, films, address):
         library = opened(index, address)
         assert library.upload().sent == 15
-        assert library.upload() == Uploaded(unchanged=15)
+        assert library.upload() == UploadCounts(unchanged=15)
         (films / "a.film").rename(films / "trips" / "moved.film")
         os.utime(films / "b.film", (5, 5))
         archive.film(films / "f0" / "0.film", ["white"] * 9)
@@ -254,7 +254,7 @@ class TestServer:
         assert line.startswith("2 of 19 videos are not in the store and left out ('")
         found = {hit.video for hit in library.query("red", k=50)}
         assert "trips/moved.film" in found and "new.film" not in found
-        assert library.upload() == Uploaded(sent=2, unchanged=14, removed=1)
+        assert library.upload() == UploadCounts(sent=2, unchanged=14, removed=1)
         plain = opened(index, None)
         for options in ({}, {"folder": "trips"}, {"until": "1970"}):
             agree(library.query("red", k=50, **options), plain.query("red", k=50, **options))
@@ -270,7 +270,7 @@ class TestServer:
         [line] = found.warnings
         assert " not in the store and left out" in line
         assert len({hit.path.read_bytes() for hit in found}) == len(index.contents()) - 2
-        assert library.upload() == Uploaded(sent=2, unchanged=len(index.contents()) - 2)
+        assert library.upload() == UploadCounts(sent=2, unchanged=len(index.contents()) - 2)
         assert sql(address, "SELECT count(*) FROM rows") == total
         again = opened(index, address)
         agree(again.query("red", k=50), opened(index, None).query("red", k=50))
@@ -308,7 +308,7 @@ class TestServer:
         deadline = time.monotonic() + 20
         while "the server has not seen the end of the connection":
             try:
-                assert library.upload() == Uploaded(sent=10, unchanged=5)
+                assert library.upload() == UploadCounts(sent=10, unchanged=5)
                 break
             except SearchError:
                 assert time.monotonic() < deadline
@@ -329,7 +329,7 @@ class TestServer:
         agree(library.query("red"), expected)
 
     def test_failed_content_is_not_stored_in_part(self, index, address):
-        store, ranker = Store(address), Untrained("best_frame", index, None)
+        store, ranker = Store(address), UntrainedRanker("best_frame", index, None)
         with store.uploading(index, ranker) as upload:
             wrong = [np.zeros((2, ranker.width), np.float32), np.zeros((1, 3), np.float32)]
             with pytest.raises(psycopg.Error):

@@ -34,7 +34,7 @@ def test_scores_are_those_of_brute_force(index, records, name, normalise, monkey
     monkeypatch.setattr(packed, "ROWS_AT_ONCE", 10)
     bank = [" ".join(words) for words in itertools.product(archive.COLOURS, repeat=3)][:100]
     monkeypatch.setattr(rankers, "BANK", tuple(bank))
-    ranker = rankers.Untrained(name, index, records, archive.Encoder(), normalise)
+    ranker = rankers.UntrainedRanker(name, index, records, archive.Encoder(), normalise)
     query = ranker.encode(archive.Encoder(), "red yellow").astype(np.float64)
     found = ranker.scores(query.astype(np.float32))
     others = archive.Encoder().encode_texts(bank).astype(np.float64)
@@ -63,7 +63,7 @@ def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, re
             asked.append(len(texts))
             return super().encode_texts(texts)
 
-    build = lambda: rankers.Untrained("best_frame", index, records, Encoder(), normalise=True)
+    build = lambda: rankers.UntrainedRanker("best_frame", index, records, Encoder(), normalise=True)
     query = build().encode(archive.Encoder(), "red")
     assert asked == [len(rankers.BANK)] and len(set(rankers.BANK)) == 256
     first = build().scores(query)
@@ -80,13 +80,13 @@ def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, re
 
 
 def test_intervals_are_computed_once_and_again_for_other_videos(index, records, monkeypatch):
-    first = rankers.Untrained("segments", index, records)
+    first = rankers.UntrainedRanker("segments", index, records)
     query = first.encode(archive.Encoder(), "red")
     with monkeypatch.context() as patch:
         patch.setattr(intervals, "segments", None)  # read from their file
-        again = rankers.Untrained("segments", index, records)
+        again = rankers.UntrainedRanker("segments", index, records)
     np.testing.assert_array_equal(again.scores(query), first.scores(query))
-    fewer = rankers.Untrained("segments", index, records[:3])
+    fewer = rankers.UntrainedRanker("segments", index, records[:3])
     np.testing.assert_array_equal(fewer.scores(query), first.scores(query)[:3])
     assert len(packed.list_files(index.directory, "segments-")) == 2  # of the last index alone
 
@@ -96,17 +96,17 @@ def test_damaged_video_and_unknown_ranker_are_named(index, records):
     archive.damage(index, name)
     for ranker in ("segments", "best_frame"):
         with pytest.raises(DamagedError, match=name) as damaged:
-            rankers.Untrained(ranker, Index.open(index.directory), records)
+            rankers.UntrainedRanker(ranker, Index.open(index.directory), records)
         assert list(damaged.value.contents) == [records[2].content]
     assert not packed.list_files(index.directory)
     with pytest.raises(QueryError, match="'segments'") as refused:
-        rankers.Untrained("segment", index, records)
+        rankers.UntrainedRanker("segment", index, records)
     assert refused.value.field == "ranker" and refused.value.allowed == tuple(rankers.RANKERS)
 
 
 @pytest.mark.parametrize("name", ["best_frame", "segments"])
 def test_quantised_search_agrees_with_exact_search(index, records, name, large):
-    ranker = rankers.Untrained(name, index, records)
+    ranker = rankers.UntrainedRanker(name, index, records)
     among = np.arange(len(records)) != 3
     for sentence in ("red", "blue yellow", "white"):
         query = ranker.encode(archive.Encoder(), sentence)
@@ -233,7 +233,7 @@ def test_peaks_agree_with_scipy_for_equal_values_too():
 
 def test_very_long_video_is_segmented_in_independent_parts(monkeypatch):
     vectors = video(90, seed=5)
-    monkeypatch.setattr(intervals, "LONGEST", 32)
+    monkeypatch.setattr(intervals, "MAX_GRAPH_FRAMES", 32)
     spans, rows = segments(vectors, np.arange(90.0))
     parts = [segments(vectors[i : i + 30], np.arange(30.0)) for i in (0, 30, 60)]
     np.testing.assert_array_equal(

@@ -266,7 +266,7 @@ def test_same_words_of_two_tracks_are_one_cue(tmp_path):
 
 def test_words_that_differ_in_a_vowel_sign_stay_two_cues():
     cues = [Cue(0, 2, "पानी"), Cue(0, 2, "पीना"), Cue(1, 2, "STRASSE!"), Cue(1, 2, "Straße")]
-    assert [cue.text for cue in recognition._merged(cues)] == ["पानी", "पीना", "STRASSE!"]
+    assert [cue.text for cue in recognition._merge_cues(cues)] == ["पानी", "पीना", "STRASSE!"]
 
 
 def test_silent_default_track_names_the_others(tmp_path):

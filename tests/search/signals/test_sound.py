@@ -12,7 +12,7 @@ from hlformer_jax.errors import QueryError
 from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import console
-from hlformer_jax.search.serve import server
+from hlformer_jax.search.serve.app import build_app
 from hlformer_jax.search.signals import SIGNALS
 from hlformer_jax.search.signals.protocol import Evidence
 
@@ -70,7 +70,7 @@ class Sound:
     def accepts(self, query):
         return query.single_text is not None
 
-    def missing(self):
+    def explain_empty(self):
         return "" if self.embeddings else "no sound was encoded"
 
     def search(self, query):
@@ -133,7 +133,7 @@ def test_the_command_line_and_the_server_have_the_signal(index, monkeypatch, cap
     assert main([*query, "--signals=smell"]) == 1
     line = capsys.readouterr().err
     assert "--signals" in line and "visual, transcript, sound" in line
-    with TestClient(server.app(archive.opened(index)), base_url="http://127.0.0.1") as client:
+    with TestClient(build_app(archive.opened(index)), base_url="http://127.0.0.1") as client:
         assert client.get("/api/folders").json()["signals"] == ["visual", "transcript", "sound"]
         [result] = client.get("/api/query?q=bark&signals=sound").json()["results"]
     assert result["signals"] == ["sound"] and result["video"] == "b.film"

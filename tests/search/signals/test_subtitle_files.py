@@ -23,7 +23,7 @@ VIDEO = archive.TOLD._replace(
 
 def owner(videos, file, **options):
     """Return the videos to which a file belongs, and why it is left out."""
-    found = sidecars.match(sidecars.Names(videos), [file], SUFFIXES, **options)
+    found = sidecars.match(sidecars.VideoNames(videos), [file], SUFFIXES, **options)
     owners = [video for video, names in found.of_video.items() if file in names]
     return owners, found.left_out.get(file, "")
 
@@ -100,7 +100,7 @@ def test_videos_of_one_stem_share_a_file():
 
 def test_pictures_and_unread_formats_are_named():
     found = sidecars.match(
-        sidecars.Names(["a.mp4", "b.mp4"]),
+        sidecars.VideoNames(["a.mp4", "b.mp4"]),
         sidecars.subtitle_names(["a.idx", "a.sub", "b.sub", "b.en.sup", "._b.srt"], SUFFIXES),
         SUFFIXES,
     )
@@ -130,7 +130,7 @@ def test_hostile_names_are_matched_in_linear_time(name):
 
 def test_time_is_linear_in_the_files_of_a_folder():
     def seconds(count):
-        names = sidecars.Names(f"video {i}.mp4" for i in range(count))
+        names = sidecars.VideoNames(f"video {i}.mp4" for i in range(count))
         started = time.process_time()
         found = sidecars.match(names, [f"video {i}.en.srt" for i in range(count)], SUFFIXES)
         assert len(found.of_video) == count
@@ -248,11 +248,11 @@ def test_links_are_followed_only_below_the_root(tmp_path, root):
 
 def test_a_file_that_becomes_a_link_is_not_read(tmp_path, root):
     task = transcripts.SubtitleTask(write(root / "a.srt"), root / "a.film")
-    [read] = decoding.Reading(VIDEO.texts).events(task)
+    [read] = decoding.SubtitleJob(VIDEO.texts).events(task)
     assert read.cues and not read.problem
     task.path.unlink()
     task.path.symlink_to(write(tmp_path / "secret.srt", "secret"))
-    [read] = decoding.Reading(VIDEO.texts).events(task)
+    [read] = decoding.SubtitleJob(VIDEO.texts).events(task)
     assert read.cues == () and "now a link" in read.problem and not read.is_final
 
 

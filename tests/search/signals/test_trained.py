@@ -69,7 +69,7 @@ def cosines_of(name, encoded, query):
 )
 def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_path, name, options):
     config = configuration(name, **options)
-    ranker = trained.Trained(write_run(tmp_path / "run", config), index, records)
+    ranker = trained.TrainedRanker(write_run(tmp_path / "run", config), index, records)
     query = ranker.encode(archive.Encoder(), "red blue white")
     assert np.linalg.norm(query) == pytest.approx(1, abs=1e-5)
     scores = ranker.scores(query)
@@ -180,10 +180,10 @@ def test_videos_are_encoded_once_for_each_set_of_parameters(index, tmp_path, mon
     records = list(Index.open(index.directory).records().values())
     for damaged in (b"damaged", whole[:-9], archive.flipped(whole, len(whole) // 2)):
         kept.write_bytes(damaged)
-        trained.Trained(run, index, records)
+        trained.TrainedRanker(run, index, records)
         assert kept.read_bytes() == whole
     (run / "config.json").write_text((run / "config.json").read_text() + " ")
-    trained.Trained(run, index, records)
+    trained.TrainedRanker(run, index, records)
     [other] = (index.directory / "packed").iterdir()
     assert other.name != kept.name
 
@@ -248,15 +248,15 @@ def test_run_of_another_encoder_is_refused(index, tmp_path):
     config = configuration("gmmformer_v2")
     run = write_run(tmp_path / "run", config, fingerprint="0" * 64)
     with pytest.raises(SearchError, match="'colours'"):
-        trained.Trained(run, index, records)
+        trained.TrainedRanker(run, index, records)
     (run / "features" / extracted.ENCODER).unlink()
     with pytest.raises(SearchError, match="the encoder of its features"):
-        trained.Trained(run, index, records)
+        trained.TrainedRanker(run, index, records)
     with pytest.raises(SearchError, match="config.json"):
-        trained.Trained(tmp_path / "nowhere", index, records)
+        trained.TrainedRanker(tmp_path / "nowhere", index, records)
     (run / "config.json").write_text("{}")
     with pytest.raises(SearchError, match="damaged"):
-        trained.Trained(run, index, records)
+        trained.TrainedRanker(run, index, records)
 
 
 def test_a_run_of_another_family_is_refused(tmp_path):
@@ -271,7 +271,7 @@ def test_a_run_of_other_widths_is_refused(index, tmp_path):
     config.data.visual_dim = 7
     run = write_run(tmp_path / "run", config)
     with pytest.raises(SearchError, match="width 7"):
-        trained.Trained(run, index, list(index.videos.values()))
+        trained.TrainedRanker(run, index, list(index.videos.values()))
     found = LoadedRun(run, config, None, None)
     with pytest.raises(SearchError, match="width 12"):
         trained.encode_query(found, np.zeros((2, 5), np.float32))

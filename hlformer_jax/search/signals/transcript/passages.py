@@ -4,9 +4,9 @@
     DIR/packed/said-….db      the passages of all contents in a table of SQLite's FTS5
     DIR/packed/said-….npy     their embeddings
 
-A passage is a cue, joined with the next cue if that begins at most `PAUSE` seconds after its end.
-Words (`words`) rank passages by BM25. Embeddings rank passages by their cosine with the query. Both
-rankings are fused (`fuse`).
+A passage is a cue, joined with the next cue if that begins at most `MAX_PAUSE_SECONDS` after its
+end. Words (`words`) rank passages by BM25. Embeddings rank passages by their cosine with the query.
+Both rankings are fused (`fuse`).
 """
 
 import bisect
@@ -34,10 +34,10 @@ from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import transcripts, words
 from hlformer_jax.search.signals.transcript.transcripts import Copies, Transcript
 
-PAUSE = 5.0
+MAX_PAUSE_SECONDS = 5.0
 """Longest pause between two cues of one passage, in seconds."""
 
-RRF = 60
+RRF_CONSTANT = 60
 """The constant of reciprocal rank fusion."""
 
 NULL_QUANTILE = 0.9
@@ -58,8 +58,8 @@ PASSAGES_PER_BATCH = 32
 MAX_COMMON_SHARE, MAX_COMMON_PASSAGES = 0.05, 1000
 """Share of all passages, and number of passages. A word in more than both is too common to rank."""
 
-_DIGEST = 64
-_LISTED = re.compile(r"[0-9a-f]{64}\.vectors")
+_DIGEST_CHARACTERS = 64
+_EMBEDDINGS_FILE = re.compile(r"[0-9a-f]{64}\.vectors")
 _TABLES = """
 CREATE VIRTUAL TABLE said USING fts5(words, text UNINDEXED, start UNINDEXED, stop UNINDEXED,
     copies UNINDEXED, tokenize='porter ascii');
@@ -111,8 +111,17 @@ NO_CONTENTS = RankedContents({}, {}, lambda content: [])
 # Embeddings of passages
 
 
-def _split(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, float, float, bool]]:
-    """Yield text, start and end of each passage, and whether it has an embedding.
+class _JoinedCues(NamedTuple):
+    """Cues that make a passage."""
+
+    text: str
+    start: float
+    end: float
+    is_embedded: bool
+
+
+def _split(cues: Sequence[tuple[float, float, str]]) -> Iterator[_JoinedCues]:
+    """Yield the passages of cues.
 
     A passage begins at every cue, so passages overlap. Passages with embeddings share no cue.
     """
@@ -120,17 +129,17 @@ def _split(cues: Sequence[tuple[float, float, str]]) -> Iterator[tuple[str, floa
     for (start, end, text), (next_start, next_end, next_text) in zip(
         cues, [*cues[1:], (math.inf, 0.0, "")], strict=False
     ):
-        is_continued = next_start - end <= PAUSE
+        is_continued = next_start - end <= MAX_PAUSE_SECONDS
         if is_continued:
             text, end = f"{text} {next_text}", max(end, next_end)
-        yield text, start, end, not is_covered
+        yield _JoinedCues(text, start, end, not is_covered)
         is_covered = is_continued and not is_covered
 
 
 def _texts_to_embed(transcript: Transcript | None) -> list[str]:
     """Return the texts of a content's passages that have embeddings."""
     groups = [] if transcript is None else transcript.by_copies()
-    return [text for _, cues in groups for text, _, _, is_embedded in _split(cues) if is_embedded]
+    return [part.text for _, cues in groups for part in _split(cues) if part.is_embedded]
 
 
 def _add_checksum(index: Index, texts: Sequence[str], raw: bytes) -> bytes:
@@ -150,7 +159,7 @@ def _load_embeddings(
         stored = files.read_bytes(index.text_vectors(content))
     except OSError:
         return None
-    raw = stored[:-_DIGEST]
+    raw = stored[:-_DIGEST_CHARACTERS]
     is_intact = _add_checksum(index, texts, raw) == stored
     return np.frombuffer(raw, np.float16).reshape(len(texts), -1) if is_intact else None
 
@@ -182,24 +191,24 @@ def embed_passages(
             waiting.append((content, texts))
     if (count := sum(len(texts) for _, texts in waiting)) > 40 * PASSAGES_PER_BATCH:
         report(f"encoding {count} passages of transcripts")
-    passages = ((content, texts, text) for content, texts in waiting for text in texts)
-    embeddings: list[np.ndarray] = []  # of the content in progress
+    embeddings = _encode(encoder, (text for _, texts in waiting for text in texts), pulse)
     try:
-        while batch := list(itertools.islice(passages, PASSAGES_PER_BATCH)):
-            pulse()
-            encoded = np.asarray(encoder.encode_texts([text for *_, text in batch])).astype(
-                np.float16
-            )
-            for (content, texts, _), embedding in zip(batch, encoded, strict=True):
-                embeddings.append(embedding)
-                if len(embeddings) == len(texts):
-                    raw = np.stack(embeddings).tobytes()
-                    files.write_bytes(index.text_vectors(content), _add_checksum(index, texts, raw))
-                    embeddings = []
+        for content, texts in waiting:
+            raw = np.stack(list(itertools.islice(embeddings, len(texts)))).tobytes()
+            files.write_bytes(index.text_vectors(content), _add_checksum(index, texts, raw))
     finally:
         if waiting:  # libraries that have read the transcripts without these embeddings
             with index.writing() as writer:
                 transcripts.mark_changed(writer)
+
+
+def _encode(
+    encoder: Encoder, texts: Iterator[str], pulse: Callable[[], None]
+) -> Iterator[Float[np.ndarray, " d"]]:
+    """Yield the embedding of each text, float16; encode `PASSAGES_PER_BATCH` texts at once."""
+    while batch := list(itertools.islice(texts, PASSAGES_PER_BATCH)):
+        pulse()
+        yield from np.asarray(encoder.encode_texts(batch)).astype(np.float16)
 
 
 # Search
@@ -215,7 +224,7 @@ def _list_files(directory: Path) -> list[tuple[str, int, int, int, int]]:
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if _LISTED.fullmatch(entry.name):
+                if _EMBEDDINGS_FILE.fullmatch(entry.name):
                     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                         status = entry.stat(follow_symlinks=False)
                         times = status.st_mtime_ns, status.st_ctime_ns
@@ -263,46 +272,55 @@ class PassageIndex:
         contents = transcripts.contents(index)
         if not contents:
             return
-        path = self._path(index, [transcripts.version(index), *listing])
-        matrix_path, width = path.with_suffix(".npy"), index.encoder.width
-        self._db, matrix = _open_database(), None
-        if (table := packed.load_table(path)) is not None:
-            self._db.deserialize(table)
-            count = self._select_number("SELECT count(*) FROM vectors")
-            matrix = packed.load_matrix(matrix_path, (count, width), "float16")
+        sources = [transcripts.version(index), *listing]
+        path = self._path(index, sources)
+        matrix_path = path.with_suffix(".npy")
+        matrix = self._load(path, index.encoder.width)
         if matrix is None:
-            self._db = _open_database()
-            self._db.executescript(_TABLES)
-            empty, damaged = np.empty((0, width), np.float16), list[Path]()
-            embeddings = np.concatenate([empty, *self._fill(index, contents, damaged)])
+            matrix, damaged = self._fill(index, contents)
             if damaged:  # not written: an unreadable file may be readable later
                 files_of = f"{len(damaged)} files, for example " if len(damaged) > 1 else ""
                 self.notes.append(
                     f"damaged or not readable: {files_of}{damaged[0]}: these transcripts are"
                     " searched by words only, until the folder is indexed again"
                 )
-                listing_and_damaged = [transcripts.version(index), *listing, *map(str, damaged)]
-                matrix_path = self._path(index, listing_and_damaged).with_suffix(".npy")
-                matrix = embeddings
+                matrix_path = self._path(index, [*sources, *map(str, damaged)]).with_suffix(".npy")
             else:
-                matrix = self._write(path, embeddings)
-        self.count = self._select_number("SELECT count(*) FROM said")
-        listed = self._db.execute("SELECT first, content, is_varied FROM contents ORDER BY first")
-        rows_of_contents = listed.fetchall()
-        self._first_rows = np.asarray([first for first, _, _ in rows_of_contents], np.int64)
-        self._contents = [content for _, content, _ in rows_of_contents]
-        self.varied = frozenset(content for _, content, varies in rows_of_contents if varies)
-        rows_of_copies = self._db.execute("SELECT number, names, are_others FROM copies")
-        self._copies = {0: Copies()} | {
-            number: Copies(frozenset(json.loads(names)), bool(are_others))
-            for number, names, are_others in rows_of_copies
-        }
+                matrix = self._write(path, matrix)
+        self._read_table()
         if len(matrix) >= MIN_EMBEDDED_PASSAGES:
             self._use_embeddings(index, encoder, matrix_path, matrix)
 
+    def _load(self, path: Path, width: int) -> np.ndarray | None:
+        """Load the stored table; return the embeddings, None if either is missing or damaged."""
+        table = packed.load_table(path)
+        if table is None:
+            return None
+        self._db = _open_database()
+        self._db.deserialize(table)
+        count = self._select_number("SELECT count(*) FROM vectors")
+        return packed.load_matrix(path.with_suffix(".npy"), (count, width), "float16")
+
+    def _read_table(self) -> None:
+        """Read the contents and copies of the table into memory."""
+        self.count = self._select_number("SELECT count(*) FROM said")
+        selected = self._db.execute("SELECT first, content, is_varied FROM contents ORDER BY first")
+        rows = selected.fetchall()
+        self._first_rows = np.asarray([first for first, _, _ in rows], np.int64)
+        self._contents = [content for _, content, _ in rows]
+        self.varied = frozenset(content for _, content, is_varied in rows if is_varied)
+        self._copies = {0: Copies()} | {
+            number: Copies(frozenset(json.loads(names)), bool(are_others))
+            for number, names, are_others in self._db.execute(
+                "SELECT number, names, are_others FROM copies"
+            )
+        }
+
     def _path(self, index: Index, listing: Sequence[Any]) -> Path:
         """Return the path of the table that is made from the listed files."""
-        sources = json.dumps([_TABLES, words.VERSION, PAUSE, NULL_QUANTILE, rankers.BANK, listing])
+        sources = json.dumps(
+            [_TABLES, words.VERSION, MAX_PAUSE_SECONDS, NULL_QUANTILE, rankers.BANK, listing]
+        )
         key = hashlib.sha256(sources.encode()).hexdigest()[:32]
         return index.directory / "packed" / f"said-{key}.db"
 
@@ -315,42 +333,51 @@ class PassageIndex:
             packed.discard_outdated(path.parent.parent, "said-", path)
         return matrix
 
-    def _fill(
-        self, index: Index, contents: Iterable[str], damaged: list[Path]
-    ) -> Iterator[np.ndarray]:
-        """Insert all passages; yield the embeddings of each content, in the order of the table.
+    def _fill(self, index: Index, contents: Iterable[str]) -> tuple[np.ndarray, list[Path]]:
+        """Make the table of all passages.
 
         Args:
           index: the index.
           contents: hashes of contents.
-          damaged: receives the paths of damaged or unreadable files of embeddings.
+
+        Returns:
+          The embeddings [P, d] in the order of the table `vectors`, and the paths of damaged or
+          unreadable files of embeddings.
         """
-        passage: int | None = None
+        self._db = _open_database()
+        self._db.executescript(_TABLES)
+        parts = [np.empty((0, index.encoder.width), np.float16)]
+        damaged: list[Path] = []
         for content in contents:
             transcript = transcripts.load(index, content)
             if transcript is None:
                 continue
             texts = _texts_to_embed(transcript)
             embeddings = _load_embeddings(index, content, texts)
-            path = index.text_vectors(content)
-            if embeddings is None and texts and os.path.lexists(path):
-                damaged.append(path)
-            groups = [(copies, cues) for copies, cues in transcript.by_copies() if cues]
-            is_varied = any(copies != Copies() for copies, _ in groups)
-            if groups:
-                insert = "INSERT INTO contents VALUES (?, ?, ?)"
-                self._db.execute(insert, ((passage or 0) + 1, content, is_varied))
-            for copies, cues in groups:
-                number = self._insert_copies(copies)
-                for text, start, end, is_embedded in _split(cues):
-                    insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?)"
-                    values = words.spaced(text), text, start, end, number
-                    passage = self._db.execute(insert, values).lastrowid
-                    if embeddings is not None and is_embedded:
-                        self._db.execute("INSERT INTO vectors (passage) VALUES (?)", (passage,))
             if embeddings is not None:
-                yield embeddings
+                parts.append(embeddings)
+            elif texts and os.path.lexists(path := index.text_vectors(content)):
+                damaged.append(path)
+            self._insert(content, transcript, has_embeddings=embeddings is not None)
         self._db.commit()
+        return np.concatenate(parts), damaged
+
+    def _insert(self, content: str, transcript: Transcript, has_embeddings: bool) -> None:
+        """Insert the passages of a content, with rows of `vectors` if it has embeddings."""
+        groups = [(copies, cues) for copies, cues in transcript.by_copies() if cues]
+        rows = []
+        for copies, cues in groups:
+            number = self._insert_copies(copies)
+            for text, start, end, is_embedded in _split(cues):
+                insert = "INSERT INTO said VALUES (?, ?, ?, ?, ?)"
+                values = words.spaced(text), text, start, end, number
+                rows.append(self._db.execute(insert, values).lastrowid)
+                if has_embeddings and is_embedded:
+                    self._db.execute("INSERT INTO vectors (passage) VALUES (?)", rows[-1:])
+        if rows:
+            is_varied = any(copies != Copies() for copies, _ in groups)
+            insert = "INSERT INTO contents VALUES (?, ?, ?)"
+            self._db.execute(insert, (rows[0], content, is_varied))
 
     def _insert_copies(self, copies: Copies) -> int:
         """Insert copies of a content, and return their number; 0 stands for all copies."""
@@ -364,7 +391,8 @@ class PassageIndex:
         self, index: Index, encoder: Encoder | None, path: Path, matrix: np.ndarray
     ) -> None:
         """Set the embeddings, and compute or load the margin of the threshold on their cosines."""
-        self._rounded = packed.load_quantised(path, matrix) if len(matrix) >= packed.LARGE else None
+        is_large = len(matrix) >= packed.MIN_QUANTISED_ROWS
+        self._rounded = packed.load_quantised(path, matrix) if is_large else None
         self._matrix, self._sampled = matrix, rankers.sample_rows(matrix)
         embedded = self._db.execute("SELECT passage FROM vectors ORDER BY row")
         self._embedded = np.fromiter((passage for (passage,) in embedded), np.int64)
@@ -434,10 +462,11 @@ class PassageIndex:
           The rows, BM25, and shares of the weight, of the passages.
         """
         total = rest = sum(weights.values())
-        half = total / 2 * (1 - 1e-9)  # allows for rounding: weights are added in several orders
+        # The factor allows for rounding, because weights are added in several orders.
+        min_weight = total / 2 * (1 - 1e-9)
         needed: list[str] = []  # without these words, less than half of the weight is left
         for word in sorted(weights, key=lambda word: (-weights[word], word)):
-            if rest >= half:
+            if rest >= min_weight:
                 needed.append(word)
                 rest -= weights[word]
         has_needed = " OR ".join(f'"{word}"' for word in needed)
@@ -446,18 +475,18 @@ class PassageIndex:
         sums = np.zeros(self.count + 1)  # weight of the words in each row
         for word, weight in weights.items():
             matching = f'"{word}"' if word in ranking else f'"{word}" AND ({has_needed})'
-            found = self._db.execute("SELECT rowid FROM said WHERE said MATCH ?", [matching])
-            sums[np.fromiter((row for (row,) in found), np.int64)] += weight
-        rows = np.flatnonzero(sums >= half) if weights else np.zeros(0, np.int64)
+            selected = self._db.execute("SELECT rowid FROM said WHERE said MATCH ?", [matching])
+            sums[np.fromiter((row for (row,) in selected), np.int64)] += weight
+        rows = np.flatnonzero(sums >= min_weight) if weights else np.zeros(0, np.int64)
         if not len(rows):
             return rows, np.zeros(0), np.zeros(0)
         # The plus keeps SQLite from looking up each row; BM25 is computed for these rows only.
-        found = self._db.execute(
+        selected = self._db.execute(
             "SELECT -bm25(said) FROM said WHERE said MATCH ?"
             " AND +rowid IN (SELECT value FROM json_each(?)) ORDER BY rowid",
             [" OR ".join(f'"{word}"' for word in ranking), json.dumps(rows.tolist())],
         )
-        scores = np.fromiter((score for (score,) in found), np.float64, len(rows))
+        scores = np.fromiter((score for (score,) in selected), np.float64, len(rows))
         shares = sums[rows] / total
         order = np.lexsort((-shares, -scores))
         return rows[order], scores[order], shares[order]
@@ -538,9 +567,9 @@ def fuse(
 ) -> RankedContents:
     """Fuse two rankings of contents by reciprocal rank fusion.
 
-    A content's score is the sum of 1 / (`RRF` + rank) over the rankings that contain it. Ties are
-    broken in this order: contents with a passage that has every word, contents of `by_meaning`, and
-    the others.
+    A content's score is the sum of 1 / (`RRF_CONSTANT` + rank) over the rankings that contain it.
+    Ties are broken in this order: contents with a passage that has every word, contents of
+    `by_meaning`, and the others.
 
     Args:
       by_words: the contents ranked by words.
@@ -553,7 +582,7 @@ def fuse(
     sums: dict[str, float] = {}
     for ranking in (by_words, by_meaning):
         for rank, content in enumerate(ranking.scores, 1):
-            sums[content] = sums.get(content, 0.0) + 1 / (RRF + rank)
+            sums[content] = sums.get(content, 0.0) + 1 / (RRF_CONSTANT + rank)
     # The share of all words is 1 up to rounding errors, which 1e-6 allows for.
     complete = {content for content, share in by_words.shares.items() if share > 1 - 1e-6}
     order = sorted(sums, key=lambda x: (-sums[x], x not in complete, x not in by_meaning.scores))

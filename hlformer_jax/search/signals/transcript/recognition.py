@@ -272,7 +272,7 @@ class SpeechRecogniser:
                     path, track_state, f" of audio track {track.number}" * (len(tracks) > 1)
                 )
         parts = [heard["tracks"][str(track.stream)] for track in selected]
-        cues = _merged([Cue(*cue) for part in parts for cue in part["cues"]])
+        cues = _merge_cues([Cue(*cue) for part in parts for cue in part["cues"]])
         unsure, sure = (sum(part[name] for part in parts) for name in ("unsure", "sure"))
         if self.is_english_only and not self._language and unsure > sure:
             notes.append(
@@ -511,7 +511,7 @@ def _is_break(before: Word, word: Word) -> bool:
     return bool(_SENTENCE_END.search(text)) and (gap > 0.25 or not _ABBREVIATION.search(text))
 
 
-def _merged(cues: Iterable[Cue]) -> list[Cue]:
+def _merge_cues(cues: Iterable[Cue]) -> list[Cue]:
     """Sort cues, and leave out a cue that repeats the words of an earlier one at the same time."""
     merged: list[Cue] = []
     for cue in sorted(cues):

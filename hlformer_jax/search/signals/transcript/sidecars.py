@@ -91,19 +91,19 @@ _BETWEEN = " ._-([{"
 _DIGITS = re.compile(r"[0-9]+")
 
 
-class Matches(NamedTuple):
+class SidecarMatches(NamedTuple):
     """The subtitle files of one folder."""
 
     of_video: dict[str, list[str]]  # subtitle files of each video, sorted
     left_out: dict[str, str]  # the reason for each file that is not read
-    near: dict[str, str]  # for a file that is not read, the video whose name its name begins with
+    nearest_video: dict[str, str]  # for a file in `left_out`, the video whose name it begins with
 
     def add(self, name: str, videos: Sequence[str], refusal: str) -> None:
         """Add a file of some videos, or the reason why it is not read."""
         if refusal:
             self.left_out[name] = refusal
             if videos:
-                self.near[name] = videos[0]
+                self.nearest_video[name] = videos[0]
         else:
             for video in videos:
                 self.of_video.setdefault(video, []).append(name)
@@ -150,7 +150,7 @@ def _is_language_code(word: str) -> bool:
     return is_valid and len(langcodes.standardize_tag(word).partition("-")[0]) == 2
 
 
-class Names:
+class VideoNames:
     """Index of the names of the videos in one folder by the beginnings of other names.
 
     The time of a search does not grow with the number of videos.
@@ -166,7 +166,7 @@ class Names:
             self._by_name.setdefault(caseless(video), []).append(video)
         self._lengths = {len(key) for key in (*self._by_stem, *self._by_name)}
 
-    def exactly(self, stem: str) -> list[str]:
+    def find_exact(self, stem: str) -> list[str]:
         """Return the videos with this name or stem; if several differ in case, the exact one."""
         key = caseless(stem)
         if key in self._by_stem:
@@ -175,9 +175,9 @@ class Names:
         alike = [video for video in self._by_name.get(key, ()) if video == stem]
         return alike or self._by_name.get(key, [])
 
-    def longest(self, stem: str) -> tuple[list[str], str]:
+    def find_longest(self, stem: str) -> tuple[list[str], str]:
         """Return the videos with the longest name that a stem begins with, and the rest of it."""
-        if videos := self.exactly(stem):
+        if videos := self.find_exact(stem):
             return videos, ""
         normal = unicodedata.normalize("NFC", stem)
         folded = caseless(stem)
@@ -187,17 +187,17 @@ class Names:
                 # If folding changes the length (ß becomes ss), the cut has another place in the
                 # original, so the folded text is used and case is ignored.
                 beginning = (normal if same_length else folded)[:cut]
-                if videos := self.exactly(beginning):
+                if videos := self.find_exact(beginning):
                     return videos, folded[cut:]
         return [], ""
 
 
 def match(
-    names: Names,
+    names: VideoNames,
     files: Collection[str],
     readable: Collection[str],
     in_subtitle_folder: bool = False,
-) -> Matches:
+) -> SidecarMatches:
     """Find the videos to which subtitle files belong.
 
     Args:
@@ -207,13 +207,13 @@ def match(
       in_subtitle_folder: whether the files are in a folder of subtitles. Then a file whose name is
         only a language belongs to the only video.
     """
-    matches = Matches({}, {}, {})
+    matches = SidecarMatches({}, {}, {})
     picture_stems = {
         caseless(PurePosixPath(name).stem) for name in files if _suffix(name) == ".idx"
     }
     for name in sorted(files):
         stem = PurePosixPath(name).stem
-        videos, rest = names.longest(stem)
+        videos, rest = names.find_longest(stem)
         if not videos and in_subtitle_folder and len(names.videos) == 1 and is_qualifier(stem):
             videos = names.videos
         refusal = _refusal(name, videos[0], rest, readable, picture_stems) if videos else NO_VIDEO
@@ -221,9 +221,11 @@ def match(
     return matches
 
 
-def match_all(videos: Sequence[str], files: Iterable[str], readable: Collection[str]) -> Matches:
+def match_all(
+    videos: Sequence[str], files: Iterable[str], readable: Collection[str]
+) -> SidecarMatches:
     """Assign all subtitle files of a folder to the videos that the folder is named after."""
-    matches = Matches({}, {}, {})
+    matches = SidecarMatches({}, {}, {})
     for name in sorted(files):
         suffix = _suffix(name)
         refusal = "" if suffix in readable else _unread(suffix)

@@ -23,7 +23,7 @@ from hlformer_jax.search.signals.transcript.passages import (
 )
 
 
-class Transcript:
+class TranscriptSignal:
     """Signal of passages of subtitles, speech and OCR, by their words and their embeddings."""
 
     name = "transcript"
@@ -44,7 +44,7 @@ class Transcript:
         """Return whether the query is a single text and nothing else; see `Signal`."""
         return query.single_text is not None
 
-    def missing(self) -> str:
+    def explain_empty(self) -> str:
         """Return why there are no passages to search; "" if there are some; see `Signal`."""
         if self.passages.count:
             return ""
@@ -106,7 +106,7 @@ class PassageMatches(NamedTuple):
         moments = [
             Moment(passage.start, passage.end, passage.start, passage.score) for passage in best
         ]
-        return Evidence(True, best[0].score, moments, best)
+        return Evidence(is_match=True, score=best[0].score, moments=moments, passages=best)
 
 
 def _varied_groups(scope: Scope, content: int, passages: Sequence[Passage]) -> Iterator[Group]:

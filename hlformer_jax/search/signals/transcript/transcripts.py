@@ -51,7 +51,7 @@ RawCue = tuple[float, float, str]
 
 
 @dataclasses.dataclass
-class Source:
+class CueSource:
     """The cues that were read from one file."""
 
     file: str  # absolute path, as Python decodes file names; "" for the tracks of the video itself
@@ -88,8 +88,8 @@ class Transcript:
         the recogniser) and "cues".
     """
 
-    tracks: Source = dataclasses.field(default_factory=lambda: Source("", []))
-    files: list[Source] = dataclasses.field(default_factory=list)
+    tracks: CueSource = dataclasses.field(default_factory=lambda: CueSource("", []))
+    files: list[CueSource] = dataclasses.field(default_factory=list)
     recognised: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def has_subtitles(self, video: str) -> bool:
@@ -104,7 +104,7 @@ class Transcript:
         """
         return self._cues(self._files_of(video))
 
-    def _files_of(self, video: str) -> list[Source]:
+    def _files_of(self, video: str) -> list[CueSource]:
         return [file for file in self.files if file.videos is None or video in file.videos]
 
     def by_copies(self) -> list[tuple[Copies, list[Cue]]]:
@@ -113,7 +113,7 @@ class Transcript:
         The first group is all copies except those of the other groups.
         """
         shared = [file for file in self.files if file.videos is None]
-        files_by_video: dict[str, list[Source]] = {}
+        files_by_video: dict[str, list[CueSource]] = {}
         for file in self.files:
             for video in file.videos or ():
                 files_by_video.setdefault(video, []).append(file)
@@ -125,10 +125,11 @@ class Transcript:
         videos_with_default = names_by_cues.pop(tuple(default_cues))
         exceptions = files_by_video.keys() - videos_with_default
         return [(Copies(frozenset(exceptions)), default_cues)] + [
-            (Copies(frozenset(names), False), [*group]) for group, names in names_by_cues.items()
+            (Copies(frozenset(names), are_others=False), [*group])
+            for group, names in names_by_cues.items()
         ]
 
-    def _cues(self, files: Iterable[Source]) -> list[Cue]:
+    def _cues(self, files: Iterable[CueSource]) -> list[Cue]:
         subtitles = sorted({*self.tracks.cues, *(cue for file in files for cue in file.cues)})
         recognised = [
             cue
@@ -146,16 +147,16 @@ class SubtitleTask(NamedTuple):
     video: Path | None  # the video of the subtitle file; None if `path` is a video
 
 
-class Subtitles(NamedTuple):
-    """The result of a task."""
+class SubtitleResult(NamedTuple):
+    """The cues that a task has read."""
 
-    path: SubtitleTask
+    task: SubtitleTask
     cues: Sequence[RawCue]
     problem: str  # why cues are missing; "" if none are
     is_final: bool  # whether reading the unchanged file again would give the same result
 
 
-class Reader(NamedTuple):
+class SubtitleReader(NamedTuple):
     """Functions that read subtitles, and the suffixes of files.
 
     `tracks` takes a video; `file` takes a subtitle file and its video. Both return an iterable of
@@ -192,9 +193,9 @@ def _decode(rows: Sequence[tuple[str, str, bytes]]) -> Transcript | None:
         fields = json.loads(facts)
         fields["cues"] = [Cue(*cue) for cue in json.loads(zlib.decompress(cues))]
         if source == _TRACKS:
-            transcript.tracks = Source(**fields)
+            transcript.tracks = CueSource(**fields)
         elif source == _FILE:
-            transcript.files.append(Source(**fields))
+            transcript.files.append(CueSource(**fields))
         else:
             transcript.recognised[source] = fields
     return transcript
@@ -301,8 +302,8 @@ def _is_file(path: Path) -> bool:
 
 def update(
     index: Index,
-    reader: Reader,
-    read: Callable[[Sequence[SubtitleTask]], Iterable[Subtitles]],
+    reader: SubtitleReader,
+    read: Callable[[Sequence[SubtitleTask]], Iterable[SubtitleResult]],
     report: Callable[[str], None],
     retry: bool = False,
     pulse: Callable[[], None] = lambda: None,
@@ -328,7 +329,7 @@ class _SidecarFile(NamedTuple):
     stamp: list[int]
 
 
-def _within(source: Source, duration: float) -> Source:
+def _without_late_cues(source: CueSource, duration: float) -> CueSource:
     """Return a source without the cues that begin after the end of the video.
 
     Nothing can play or cut them; the source's problem counts them. A cue that begins in the video
@@ -349,7 +350,7 @@ class _PendingTranscript(NamedTuple):
     content: str
     before: Transcript | None
     transcript: Transcript
-    sources: dict[SubtitleTask, Source]  # not read yet
+    sources: dict[SubtitleTask, CueSource]  # not read yet
 
 
 @dataclasses.dataclass
@@ -357,8 +358,8 @@ class _Update:
     """One run of `update`."""
 
     index: Index
-    reader: Reader
-    read: Callable[[Sequence[SubtitleTask]], Iterable[Subtitles]]
+    reader: SubtitleReader
+    read: Callable[[Sequence[SubtitleTask]], Iterable[SubtitleResult]]
     report: Callable[[str], None]
     retry: bool
     pulse: Callable[[], None]
@@ -399,13 +400,13 @@ class _Update:
             if plan.sources:
                 pending |= dict.fromkeys(plan.sources, plan)
             else:
-                self._keep(plan)
+                self._queue(plan)
         for subtitles in self.read(list(pending)) if pending else ():
             self.pulse()
-            plan = pending[subtitles.path]
-            self._take(plan.sources.pop(subtitles.path), subtitles)
+            plan = pending[subtitles.task]
+            self._store_result(plan.sources.pop(subtitles.task), subtitles)
             if not plan.sources:
-                self._keep(plan)
+                self._queue(plan)
                 self._save()  # at once: reading a file takes longer than a transaction
 
     def _list_folders(self, videos_by_content: Mapping[str, Sequence[Path]]) -> None:
@@ -418,41 +419,49 @@ class _Update:
                 folders[path.parent].add(path.name)
         for folder, names in sorted(folders.items()):
             self.pulse()
-            self._list(folder, names)
+            self._list_folder(folder, names)
 
-    def _list(self, folder: Path, video_names: Iterable[str]) -> None:
-        if (entries := self._entries(folder, folder)) is None:
+    def _list_folder(self, folder: Path, video_names: Iterable[str]) -> None:
+        if (entries := self._list_entries(folder, folder)) is None:
             self._unlisted.add(folder)
             return
         names = list(entries)
-        stems = sidecars.Names({*video_names, *filter(self._is_video, names)})
+        stems = sidecars.VideoNames({*video_names, *filter(self._is_video, names)})
         listed = sidecars.subtitle_names(names, self._suffixes)
-        self._enter(folder, folder, sidecars.match(stems, listed, self._suffixes))
+        self._record_matches(folder, folder, sidecars.match(stems, listed, self._suffixes))
         for name in names:
             if caseless(name) in sidecars.FOLDERS:
-                self._list_subtitles(folder, folder / name, stems)
+                self._list_subtitle_folder(folder, folder / name, stems)
 
-    def _list_subtitles(self, folder: Path, subtitle_folder: Path, stems: sidecars.Names) -> None:
+    def _list_subtitle_folder(
+        self, folder: Path, subtitle_folder: Path, stems: sidecars.VideoNames
+    ) -> None:
         """Find the subtitle files in a folder of subtitles, and in its folders of single videos."""
-        if (entries := self._entries(folder, subtitle_folder)) is None:
+        if (entries := self._list_entries(folder, subtitle_folder)) is None:
             return
-        video_stems = sidecars.Names(filter(self._is_video, entries))
+        video_stems = sidecars.VideoNames(filter(self._is_video, entries))
         listed = [
             name
             for name in sidecars.subtitle_names(entries, self._suffixes)
-            if not video_stems.longest(Path(name).stem)[0]  # belongs to a video in this folder
+            if not video_stems.find_longest(Path(name).stem)[0]  # belongs to a video in this folder
         ]
-        self._enter(folder, subtitle_folder, sidecars.match(stems, listed, self._suffixes, True))
+        matches = sidecars.match(stems, listed, self._suffixes, in_subtitle_folder=True)
+        self._record_matches(folder, subtitle_folder, matches)
         for name in (name for name, is_folder in entries.items() if is_folder):
-            children = self._entries(folder, subtitle_folder / name)
+            children = self._list_entries(folder, subtitle_folder / name)
             names = sidecars.subtitle_names(children or (), self._suffixes)
-            owners = stems.exactly(name)
-            self._enter(
+            owners = stems.find_exact(name)
+            self._record_matches(
                 folder, subtitle_folder / name, sidecars.match_all(owners, names, self._suffixes)
             )
 
-    def _entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
-        """Return each name in a folder, with whether it is a folder; None if unreadable."""
+    def _list_entries(self, folder: Path, place: Path) -> dict[str, bool] | None:
+        """Return each name in `place`, with whether it is a folder; None if unreadable.
+
+        Args:
+          folder: the folder of the videos.
+          place: this folder, or a folder of subtitles in it.
+        """
         is_folder: dict[str, bool] = {}
         try:
             with os.scandir(place) as entries:
@@ -472,17 +481,17 @@ class _Update:
     def _is_video(self, name: str) -> bool:
         return os.path.splitext(name)[1].lower() in self._video_suffixes
 
-    def _enter(self, folder: Path, place: Path, matches: sidecars.Matches) -> None:
+    def _record_matches(self, folder: Path, place: Path, matches: sidecars.SidecarMatches) -> None:
         """Record the subtitle files in `place` that belong to videos in `folder`."""
         for video, names in matches.of_video.items():
             for name in names:
-                if (file := self._check(place / name, folder / video)) is not None:
+                if (file := self._find_file(place / name, folder / video)) is not None:
                     self._sidecars.setdefault(folder / video, []).append(file)
         for name, reason in matches.left_out.items():
-            video_name = matches.near.get(name)
+            video_name = matches.nearest_video.get(name)
             self._add_problem(place / name, reason, folder / video_name if video_name else None)
 
-    def _check(self, path: Path, video: Path) -> _SidecarFile | None:
+    def _find_file(self, path: Path, video: Path) -> _SidecarFile | None:
         """Return a subtitle file; None if it is missing, not regular, or not below a root."""
         try:
             if path.parent not in self._real:
@@ -522,7 +531,8 @@ class _Update:
                     videos_of_file[file.path].append(self._names[video])
                     continue
                 videos_of_file[file.path] = [self._names[video]]
-                source = sources_by_file.pop(str(file.shown), None) or Source(str(file.shown), [])
+                shown = str(file.shown)
+                source = sources_by_file.pop(shown, None) or CueSource(shown, [])
                 # A copy, because `before` must keep the source unchanged.
                 source = dataclasses.replace(source, videos=videos_of_file[file.path])
                 if file.stamp and (source.stamp != file.stamp or self.retry and source.problem):
@@ -557,7 +567,7 @@ class _Update:
                 folders.add(path.parent)
         return folders
 
-    def _take(self, source: Source, subtitles: Subtitles) -> None:
+    def _store_result(self, source: CueSource, subtitles: SubtitleResult) -> None:
         """Store the result of a task in its source."""
         source.problem = subtitles.problem
         if subtitles.is_final:
@@ -567,12 +577,12 @@ class _Update:
         else:  # keep the old cues, and read it again in the next run
             source.stamp = []
 
-    def _keep(self, plan: _PendingTranscript) -> None:
+    def _queue(self, plan: _PendingTranscript) -> None:
         """Queue a transcript to be written if it has changed; add the problems of its sources."""
         transcript, content = plan.transcript, plan.content
         duration = self._durations[content]
-        transcript.tracks = _within(transcript.tracks, duration)
-        transcript.files = [_within(file, duration) for file in transcript.files]
+        transcript.tracks = _without_late_cues(transcript.tracks, duration)
+        transcript.files = [_without_late_cues(file, duration) for file in transcript.files]
         if transcript != plan.before:
             self._changed.append((content, transcript))
             if len(self._changed) >= TRANSCRIPTS_AT_ONCE:
