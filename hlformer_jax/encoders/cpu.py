@@ -79,7 +79,8 @@ def compile_program(
         traced = jax.make_jaxpr(function)(argument)
     decoder = importlib.import_module("openvino.frontend.jax.jaxpr_decoder")
     frontend = openvino.frontend.FrontEndManager().load_by_framework("jax")
-    graph = decoder.JaxprPythonDecoder(traced)  # must not be freed before the conversion ends
+    # The graph must not be freed before the conversion ends. Since JAX 0.12 it finds no constants.
+    graph = decoder.JaxprPythonDecoder(traced, literals=traced.consts)
     model = frontend.convert(frontend.load(graph))
     uses_bfloat16 = precision == "bfloat16" or (precision == "int8" and has_bfloat16())
     settings = {

@@ -264,7 +264,8 @@ class ImageTextEncoder(TextEncoder):
                 self.image_precision,
             )
         except (ImportError, RuntimeError) as error:
-            reason = (str(error).strip().splitlines() or [repr(error)])[-1]
+            message, _, _ = str(error).partition("\n\nAt:\n")  # OpenVINO adds a traceback
+            reason = (message.strip().splitlines() or [repr(error)])[-1]
             if self.image_precision == "int8":
                 raise EncoderError(
                     f"{self.name}: OpenVINO cannot encode images in int8 ({reason}); set the"

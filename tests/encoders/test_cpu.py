@@ -65,7 +65,7 @@ def test_openvino_knows_every_activation(activation, golden, monkeypatch):
 
 
 def refuse(function, argument, precision):
-    raise RuntimeError("Check failed\nno operation X\n")
+    raise RuntimeError("Check failed\nno operation X\n\nAt:\n  decoder.py(154): visit_subgraph\n")
 
 
 def test_xla_takes_over_what_openvino_cannot_compile(golden, monkeypatch):
