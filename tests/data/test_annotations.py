@@ -514,6 +514,21 @@ def test_a_tag_tells_two_annotations_of_a_video_apart(tmp_path, capsys):
     assert "--tag=a/b" in capsys.readouterr().err
 
 
+def test_tagged_moments_of_charades_keep_their_numbers_in_the_file(given, tmp_path, capsys):
+    tables = [given(f"id,length\n{name},30\n", f"{name}.csv") for name in ("AB1", "CD2")]
+    lines = "AB1 8 12##runs.\nAB1 9 9##sits.\nCD2 0 5##reads.\nAB1 0 7##opens.\n"
+    out = tmp_path / "m.jsonl"
+    flags = [f"--durations={table}" for table in tables]
+    assert moments.main([str(given(lines)), *flags, f"--out={out}", "--tag=b"]) == 0
+    names = [[one.moment_id for one in video.moments] for video, _ in annotations.read_moments(out)]
+    assert names == [["AB1#b#2", "AB1#b#0"], ["CD2#b#0"]]
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == [
+        "charades: 2 videos, 3 moments",
+        "1 moments do not end after their start and are left out",
+    ]
+
+
 def test_caption_list_selects_and_orders_videos(tmp_path, capsys):
     given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]], v_b=[[0, 5]], v_c=[[0, 5], [5, 6]])
     captions = tmp_path / "activitynettrain.caption.txt"
