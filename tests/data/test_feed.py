@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.simulated import SimulatedVideos
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset, feed, transforms
 from hlformer_jax.data.feed import Schedule, VideoFeed, in_order
 from hlformer_jax.data.prepared import prepare
-from hlformer_jax.data.split import SimulatedVideos, Split
+from hlformer_jax.data.split import Split
 from hlformer_jax.data.transforms import (
     boundaries,
     cut_words,
