@@ -102,10 +102,6 @@ class PreparedVideos:
                 *(example[name] for name in taught),
             )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the state without open files."""
-        return {**self.__dict__, "_opened": (-1, None)}
-
     def _source(self) -> Any:
         # Readers own threads, which a fork does not copy: a forked process opens its own.
         process, source = self._opened
