@@ -194,6 +194,30 @@ def test_every_number_is_an_argument_of_the_loss(field):
     assert LOSS(loss, *inputs) != LOSS(other, *inputs)
 
 
+def test_phase_and_keys_depend_on_epoch_seed_and_step(monkeypatch):
+    seen, keys = [], set()
+
+    def draw(key, batch, hard, pool, frame_columns):
+        keys.add(tuple(jax.random.key_data(key).tolist()))
+        return bool(hard), int(pool)
+
+    def evaluate(self, params, batch, negatives, dropout_key, epoch):
+        keys.add(tuple(jax.random.key_data(dropout_key).tolist()))
+        seen.append((*negatives, int(epoch)))
+        return np.float32(0), {}
+
+    monkeypatch.setattr(prvr, "draw_negatives", draw)
+    monkeypatch.setattr(prvr.Objective, "evaluate", evaluate)
+    options = {"loss.hard_negative_epoch": 2, "loss.hard_pool_size": 7}
+    for seed in (0, 1):
+        loss = _build(steps_per_epoch=3, seed=seed, **options)
+        for step in range(8):
+            loss(PARAMS, tiny.batch(), np.int32(step))
+    phases = [(False, 7, 0)] * 3 + [(False, 7, 1)] * 3 + [(True, 7, 2)] * 2
+    assert seen == 2 * phases
+    assert len(keys) == 2 * 2 * 8
+
+
 @pytest.mark.slow  # it takes seconds
 def test_negatives_depend_on_epoch_seed_and_step():
     batch, phases = tiny.batch(), {"loss.hard_negative_epoch": 2, "loss.hard_pool_size": 1}
