@@ -104,7 +104,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     replace = files.replacing(options.overwrite)
     try:
         if options.out is not None:
-            files.check_output(options.out, replace)
             inputs = [options.file, *options.durations, *filter(None, [options.captions])]
             for path in inputs:
                 if options.out.exists() and path.exists() and options.out.samefile(path):

@@ -502,6 +502,7 @@ def test_the_command_writes_the_moments_and_prints_the_numbers(tmp_path, capsys)
     ]
     videos = [video for video, _ in annotations.read_moments(out)]
     assert [video.video for video in videos] == ["v_a", "v_b", "v_c", "v_d"]
+    assert moments.main([str(given)]) == 0 and capsys.readouterr().out == printed
 
 
 def test_a_tag_tells_two_annotations_of_a_video_apart(tmp_path, capsys):

@@ -14,8 +14,12 @@ from tiny import Linear, cosine_maxima
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.annotations import Span
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.losses import retrieval
 from hlformer_jax.losses.retrieval import Pairs
+from hlformer_jax.retrieval import evaluation
+from hlformer_jax.retrieval.evaluation import Queries
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loop, prvr
 from hlformer_jax.training.prvr import PRVR, draw_negatives
@@ -80,16 +84,77 @@ def test_stopped_streaming_run_ends_bit_for_bit_the_same(data_dir, tmp_path, ret
 
 
 def test_fingerprint_of_moments_depends_on_the_times_only():
-    def fingerprint(*times):
+    def fingerprint(*times, val=()):
         family = PRVR.__new__(PRVR)
         spans = [Span(*span) if span else None for span in times]
-        split = types.SimpleNamespace(spans=times, caption_spans=lambda: spans)
-        family.data = types.SimpleNamespace(val=split, test=split)
+        val = types.SimpleNamespace(spans=val, caption_spans=lambda: list(val.spans))
+        test = types.SimpleNamespace(spans=times, caption_spans=lambda: spans)
+        family.data = types.SimpleNamespace(val=val, test=test)
         return family.moments_fingerprint
 
     assert fingerprint() is None
     assert fingerprint((0.0, 1.0, 9.0), None) == fingerprint((0.0, 1.0, 9.0), None)
     assert fingerprint((0.0, 1.0, 9.0), None) != fingerprint((0.0, 1.5, 9.0), None)
+    assert fingerprint(None) != fingerprint(None, val=(None,)) != fingerprint(val=(None,))
+
+
+def test_metrics_and_files_are_of_their_splits(data_dir, monkeypatch):
+    options = {"model.glance": True, "train.baseline": True}
+    family, seen = PRVR(runs.retrieval(data_dir, **options), devices.mesh()), []
+    family._config.data.feature = "clip_L14"
+    data, test = family.data, family.data.test
+    scores = np.arange(len(test.caption_video) * len(test), dtype=np.float32)
+    scores = scores.reshape(-1, len(test))
+    queries, result = Queries(scores[:, :2], None), Result({}, 1, 1)
+    returned = {
+        "evaluate": result, "encode": ("stored", queries), "score": scores, "rank": result,
+        "positions": {"frames": scores},
+    }  # fmt: skip
+
+    def note(module, name, value):
+        def noted(*arguments):
+            found = [x.split if isinstance(x, VideoFeed) else x for x in arguments]
+            seen.append((name, *(x for x in found if not isinstance(x, np.ndarray | Queries))))
+            return value
+
+        monkeypatch.setattr(module, name, noted)
+
+    for name, value in returned.items():
+        note(family.evaluator, name, value)
+    family.validate("p")
+    family.test("p")
+    _, arrays = family.test_scores("p")
+    embeddings = family.test_embeddings("p")
+    assert seen == [
+        ("evaluate", "p", data.val),
+        ("evaluate", "p", test),
+        ("encode", "p", test),
+        ("score", "stored", test),
+        ("rank", "stored", test),
+        ("encode", "p", test, "float32"),
+        ("positions", "stored", test),
+    ]
+    assert arrays["scores"] is scores and arrays["data"] == family.fingerprint
+    assert arrays["queries"] == embeddings["query_ids"] == test.caption_ids()
+    assert arrays["videos"] == embeddings["video_ids"] == test.video_ids
+    assert arrays["relevant"] is embeddings["relevant"] is test.caption_video
+    assert arrays["sentences"] == test.caption_sentences()
+    assert embeddings["branches"] == ["frames"]
+    assert embeddings["weights"] == [family._config.model.frame_weight]
+    seen.clear()
+    note(evaluation, "mean_pooled_scores", scores)
+    note(evaluation, "zero_shot_scores", {"CLIP": -scores})
+    linear, clip, chance = family.references().items()
+    assert seen == [("mean_pooled_scores", *data[:3]), ("zero_shot_scores", test)]
+    assert (linear[0], clip[0], chance[0]) == ("mean-pooled linear baseline", "CLIP", "chance")
+    # Scores that rise by column put the last video first, and the negative scores the first.
+    for metrics, first in ((linear[1].metrics, len(test) - 1), (clip[1].metrics, 0)):
+        assert metrics["R@1"] == pytest.approx(100 * np.mean(test.caption_video == first))
+
+
+def test_metrics_are_those_of_the_model_and_its_moments():
+    family = PRVR(tiny.config(), devices.mesh())
+    assert family.metric_names() == ("R@1", "R@5", "R@10", "R@100", "SumR", "InCone")
 
 
 def test_initial_parameters_depend_on_the_seed(data_dir, retrieval):

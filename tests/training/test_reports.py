@@ -68,6 +68,8 @@ def test_cut_captions_are_counted(data_dir):
         f"{long} of {len(train.caption_video)} captions of train have more than 2 words; the rest"
         " of each is not read (config.data.max_words)"
     ]
+    family._config.data.feature = "clip_L14"
+    assert "the middle of each" in family.notes()[0]
 
 
 @pytest.mark.slow  # it trains
