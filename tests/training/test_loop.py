@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import signal
+import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -225,9 +227,9 @@ def test_directory_is_claimed_while_its_run_lasts(tmp_path, monkeypatch):
     ("step", "poison", "message", "saved"),
     [
         # In mid epoch: what is saved is the end of the first epoch.
-        (4, {"loss": np.nan, "loss/near": np.nan}, "step 4 .* loss/near is", 3),
+        (4, {"loss": np.nan, "loss/near": np.nan}, r"step 4 \(epoch 2\): loss/near is", 3),
         # At the end of an epoch, before it is saved, though the loss is finite.
-        (2, {"gradient_norm": np.inf}, "step 2 .* gradient_norm", None),
+        (2, {"gradient_norm": np.inf}, r"step 2 \(epoch 1\): gradient_norm is", None),
     ],
 )
 def test_non_finite_loss_is_named_and_not_saved(tmp_path, step, poison, message, saved):
@@ -434,6 +436,31 @@ def test_scalars_beyond_the_last_step_are_not_read(logger, tmp_path):
     chunk, scalars = _chunk(0, 1.0, np.nan)
     logger.steps(chunk._replace(num_steps=1), scalars, wait=True)
     assert runs.records(tmp_path) == []
+
+
+def test_rates_are_of_the_time_since_the_last_validation(tmp_path, monkeypatch, capsys):
+    clock, boarded = [100.0], []
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
+    rates = np.arange(9) / 10
+    logger = MetricsLogger(tmp_path, runs.tree(), 3, 2, Progress(), rates)
+    monkeypatch.setattr(logger.log, "board", lambda step, scalars: boarded.append(scalars))
+    for first, clock[0] in ((2, 140.0), (4, 160.0)):
+        logger.steps(*_chunk(first, 1.0, 0.5), wait=True)
+    result = Result({"nearest": 70.0, "MRR": 0.5, "ratio=0-0.2/R@1": 9.0}, 10, 11)
+    for step, clock[0] in ((5, 171.0), (8, 181.0)):
+        logger.validation(step, step // 3 - 1, result, 0.1, Progress().validated(0, 70.0))
+    logger.restart_clock(6)
+    clock[0] = 191.0
+    logger.steps(*_chunk(6, 1.0, 0.5), wait=True)
+    logger.close()
+    found = [x["rate/examples_per_second"] for x in boarded if "rate/examples_per_second" in x]
+    assert found == pytest.approx([4 * 2 / 40, 4 * 4 / 60, 4 * 2 / 10])  # batches of 4
+    epoch = "epoch {} of 3: validation nearest 70 (best 70 in epoch 1), MRR 0.5, loss 0.5"
+    assert capsys.readouterr().err.splitlines() == [
+        "step 6 of 9: loss 0.5, 0 examples/s",  # a minute after the first
+        f"{epoch.format(1)}, learning rate 0.5, 71.0 s",
+        f"{epoch.format(2)}, learning rate 0.8, 10.0 s",
+    ]
 
 
 def test_validation_metrics_have_their_own_names(logger, tmp_path):
