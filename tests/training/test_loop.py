@@ -17,7 +17,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from hlformer_jax import files, training
 from hlformer_jax.config import FIELDS, ConfigError
-from hlformer_jax.data.feed import Chunk
+from hlformer_jax.data.feed import Chunk, Schedule
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loop
@@ -112,6 +112,48 @@ def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, capsys, last,
     assert line in capsys.readouterr().err
     runs.train(config, tmp_path)
     runs.assert_same(tmp_path, finished)
+
+
+def test_stopped_run_with_initial_parameters_continues(tmp_path, finished, capsys):
+    config = runs.tree()
+    stops = pytest.raises(loop.Stopped, match="SIGTERM: saved step 4")
+    with stops as stopped, loop.start(config, tmp_path, runs.Tree(config), finished) as trainer:
+        runs.signal_before(trainer, 4, signal.SIGTERM)
+        trainer.run()
+    assert stopped.value.status == 143 and trainer.progress.seconds > 0
+    assert "stopped in epoch 2 of 3; best nearest" in capsys.readouterr().err
+    with loop.start(config, tmp_path, runs.Tree(config), finished) as again:
+        assert int(again.state.step) == 4 and again.progress == trainer.progress
+        jax.tree.map(np.testing.assert_array_equal, again.state, trainer.state)
+    assert "resumed after step 4, in epoch 2" in capsys.readouterr().err
+
+
+def test_family_is_asked_for_the_steps_and_order_of_its_run(tmp_path):
+    asked = {}
+
+    class Noted(runs.Tree):
+        def loss(self, steps_per_epoch):
+            asked["loss"] = steps_per_epoch
+            return super().loss(steps_per_epoch)
+
+        def optimiser(self, total_steps):
+            asked["optimiser"] = total_steps
+            return super().optimiser(total_steps)
+
+        def feed(self, groups):
+            asked["order"] = np.concatenate([x for group in groups for x in group.steps])
+            return super().feed(groups)
+
+    config = runs.tree(seed=3)
+    with loop.start(config, tmp_path, family=Noted(config)):
+        order = asked.pop("order")
+    np.testing.assert_array_equal(order[:10], Schedule(10, 4, seed=3).order(0))
+    assert len(order) == 30 and asked == {"loss": 3, "optimiser": 9}
+
+
+def test_finished_run_is_not_lengthened(finished):
+    with pytest.raises(checkpoints.WorkdirError, match=r"train\.epochs \(3 there, 5 now\)"):
+        runs.train(runs.tree(**{"train.epochs": 5}), finished)
 
 
 def test_signal_after_the_last_step_is_not_lost(tmp_path, finished):
