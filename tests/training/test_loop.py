@@ -64,7 +64,6 @@ def test_unknown_selection_metric_is_named(tmp_path):
         runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
 
 
-@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_selection_metric_that_is_nan_is_named(tmp_path, epochs):
     with runs.start(runs.tree(), tmp_path) as trainer:
@@ -231,21 +230,28 @@ def test_epoch_without_training_is_announced(tmp_path, capsys, size, warns):
     assert (said in capsys.readouterr().err) == warns
 
 
-def test_patience_ends_a_run(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("metrics", "best", "line"),
+    [
+        ((50.0, 50.0), 0, "stopped after epoch 2 of 3: nearest did not improve in 1 epochs"),
+        ((50.0, 60.0, 60.0), 1, "ended after epoch 3 of 3; best nearest 60 in epoch 2"),
+    ],
+)
+def test_patience_ends_a_run(tmp_path, capsys, metrics, best, line):
     with runs.start(runs.tree(**{"train.patience": 1}), tmp_path) as trainer:
-        _scored(trainer, 50.0, 50.0)
+        _scored(trainer, *metrics)
         trainer.run()
-    assert checkpoints.newest(tmp_path).info()["epochs"] == 2
-    assert checkpoints.best(tmp_path).info()["epoch"] == 0
-    said = "stopped after epoch 2 of 3: nearest did not improve in 1 epochs"
-    assert said in capsys.readouterr().err
+    assert checkpoints.newest(tmp_path).info()["epochs"] == len(metrics)
+    assert checkpoints.best(tmp_path).info()["epoch"] == best
+    assert line in capsys.readouterr().err
 
 
 def test_finished_run_reports_again_without_changes(finished, capsys):
     names = ("metrics.jsonl", "test_metrics.json")
     before = [(finished / name).read_bytes() for name in names]
     (finished / "test_metrics.json").unlink()
-    runs.train(runs.tree(), finished)
+    outcome = runs.train(runs.tree(), finished)
+    assert len(outcome.results) == 2 and outcome.references == ()
     assert [(finished / name).read_bytes() for name in names] == before
     assert re.search(r"best epoch.*\n.*last epoch \(3\)", capsys.readouterr().out)
 

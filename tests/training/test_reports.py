@@ -143,7 +143,6 @@ def test_initial_parameters_of_another_shape_are_refused(tmp_path, retrieval):
         loop.train(config, tmp_path / "run", family=runs.Tree(config), init=tmp_path / "nowhere")
 
 
-@pytest.mark.slow  # it takes seconds
 def test_last_epoch_may_be_selected(tmp_path, capsys):
     config = runs.tree(**{"eval.select": "last", "train.patience": 1})
     with runs.start(config, tmp_path) as trainer:
@@ -156,7 +155,6 @@ def test_last_epoch_may_be_selected(tmp_path, capsys):
     assert "ended after epoch 3 of 3; the last epoch is used" in capsys.readouterr().err
 
 
-@pytest.mark.slow  # it takes seconds
 def test_patience_may_change_on_resume(tmp_path):
     first = runs.tree(**{"train.patience": 1, "train.epochs": 3})
     with runs.start(first, tmp_path) as trainer:
