@@ -59,6 +59,20 @@ def test_best_epoch_has_the_best_validation(finished):
     assert info["nodes"] == 11  # what the family says of itself
 
 
+def test_best_and_last_parameters_are_tested(tmp_path):
+    with runs.start(runs.tree(), tmp_path) as trainer:
+        _scored(trainer, 50.0, 40.0, 30.0)
+        trainer.run()
+        tested, test = [], trainer.family.test
+        trainer.family.test = lambda params: (tested.append(params), test(params))[1]
+        assert list(trainer.test()) == ["best epoch (1)", "last epoch (3)"]
+    best, last = (np.asarray(params["space"]) for params in tested)
+    saved = checkpoints.best(tmp_path).restore(trainer.state.params)
+    np.testing.assert_array_equal(best, saved["space"])
+    np.testing.assert_array_equal(last, trainer.state.params["space"])
+    assert np.any(best != last)
+
+
 def test_unknown_selection_metric_is_named(tmp_path):
     with pytest.raises(ConfigError, match="nearest"):
         runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
@@ -509,6 +523,28 @@ def test_rates_are_of_the_time_since_the_last_validation(tmp_path, monkeypatch, 
         f"{epoch.format(1)}, learning rate 0.5, 71.0 s",
         f"{epoch.format(2)}, learning rate 0.8, 10.0 s",
     ]
+
+
+def test_time_of_validations_is_not_training_time(tmp_path, monkeypatch):
+    clock, rates = [0.0], []
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
+    board = lambda log, step, scalars: rates.extend(scalars.items())
+    monkeypatch.setattr(loop.ScalarLog, "board", board)
+
+    def lasts(seconds, call):
+        def lasting(*given):
+            clock[0] += seconds
+            return call(*given)
+
+        return lasting
+
+    with runs.start(runs.tree(), tmp_path) as trainer:
+        trainer.steps = lasts(10, trainer.steps)
+        trainer.family.validate = lasts(100, trainer.family.validate)
+        trainer.run()
+    assert trainer.progress.seconds == 10 * len(runs.CHUNKS)
+    found = [rate for name, rate in rates if name == "rate/examples_per_second"]
+    assert found[1::2] == pytest.approx([4 * 3 / 20] * 3)  # three batches in two chunks
 
 
 def test_validation_metrics_have_their_own_names(logger, tmp_path):
