@@ -136,12 +136,20 @@ def test_disk_that_cannot_be_written_needs_another_workdir(run, data_dir, monkey
         files.check_output(run / "scores.npz")
 
 
-def test_fields_without_influence_on_metrics_may_differ(run, data_dir):
+def test_fields_without_influence_on_metrics_may_differ(run, data_dir, tmp_path):
     before = _metrics(run)
     other = runs.retrieval(data_dir, **{"optim.learning_rate": 3.0, "train.epochs": 77})
     other.loss.margin, other.eval.query_batch = 0.7, 3
-    evaluate_checkpoint(other, run, None, _quiet, run)
+    outputs = [tmp_path / name for name in ("scores.npz", "embeddings.npz")]
+    result = evaluate_checkpoint(other, run, outputs[0], _quiet, run, embeddings_file=outputs[1])
     assert _metrics(run) == before
+    with np.load(outputs[0]) as scores, np.load(outputs[1]) as embeddings:
+        assert np.mean(scores["scores"].argmax(1) == scores["relevant"]) == pytest.approx(
+            result.metrics["R@1"] / 100
+        )
+        assert len(embeddings["queries"]) == result.queries
+    with pytest.raises(files.OutputError, match=r"scores\.npz"):
+        evaluate_checkpoint(other, run, outputs[0], _quiet)
 
 
 @pytest.mark.slow  # it takes seconds

@@ -333,6 +333,13 @@ def test_parameters_that_an_update_ruined_are_not_saved(tmp_path, step, saved):
     assert trainer.checkpoints.newest.latest() == saved
 
 
+def test_single_broken_element_is_not_finite():
+    params = {"a": np.ones(3, np.float32), "b": np.ones(2, np.float32)}
+    assert loop._is_finite(params)
+    params["b"][1] = np.nan
+    assert not loop._is_finite(params)
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, pytest.param({"train.epochs": 1, "train.log_every": 9}, marks=pytest.mark.slow)],
