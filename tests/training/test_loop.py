@@ -133,7 +133,8 @@ def test_stopped_run_with_initial_parameters_continues(tmp_path, finished, capsy
     with stops as stopped, loop.start(config, tmp_path, runs.Tree(config), finished) as trainer:
         runs.signal_before(trainer, 4, signal.SIGTERM)
         trainer.run()
-    assert stopped.value.status == 143 and trainer.progress.seconds > 0
+    assert stopped.value.status == 143
+    assert [line["step"] for line in runs.records(tmp_path) if "loss" in line] == [1, 3]
     assert "stopped in epoch 2 of 3; best nearest" in capsys.readouterr().err
     with loop.start(config, tmp_path, runs.Tree(config), finished) as again:
         assert int(again.state.step) == 4 and again.progress == trainer.progress
@@ -532,7 +533,8 @@ def test_rates_are_of_the_time_since_the_last_validation(tmp_path, monkeypatch, 
     ]
 
 
-def test_time_of_validations_is_not_training_time(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("last", "num_chunks"), [(9, 6), (4, 3)])  # the second is stopped
+def test_time_of_validations_is_not_training_time(tmp_path, monkeypatch, last, num_chunks):
     clock, rates = [0.0], []
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
     board = lambda log, step, scalars: rates.extend(scalars.items())
@@ -548,10 +550,13 @@ def test_time_of_validations_is_not_training_time(tmp_path, monkeypatch):
     with runs.start(runs.tree(), tmp_path) as trainer:
         trainer.steps = lasts(10, trainer.steps)
         trainer.family.validate = lasts(100, trainer.family.validate)
-        trainer.run()
-    assert trainer.progress.seconds == 10 * len(runs.CHUNKS)
+        runs.signal_before(trainer, last, signal.SIGTERM)
+        with pytest.raises(loop.Stopped):
+            trainer.run()
+    assert trainer.progress.seconds == 10 * num_chunks
     found = [rate for name, rate in rates if name == "rate/examples_per_second"]
-    assert found[1::2] == pytest.approx([4 * 3 / 20] * 3)  # three batches in two chunks
+    assert len(found) == num_chunks  # three batches in the two chunks of an epoch
+    assert found[1::2] == pytest.approx([4 * 3 / 20] * (num_chunks // 2))
 
 
 def test_validation_metrics_have_their_own_names(logger, tmp_path):
