@@ -92,8 +92,9 @@ def test_three_second_gap_matches_published_trees():
     assert build(video((0, 4.3), (1.3, 13.1))).leaves == (0, 1)
 
 
-def test_run_skips_moments_that_do_not_start_later():
-    tree = build(video((0, 10), (0, 9), (10, 20)))
+@pytest.mark.parametrize("times", [((0, 10), (0, 9), (10, 20)), ((0, 2), (0, 2.5), (3, 9))])
+def test_run_skips_moments_that_do_not_start_later(times):
+    tree = build(video(*times))
     assert [tree.nodes[leaf].moments for leaf in tree.leaves] == [(0,), (2,)]
 
 
