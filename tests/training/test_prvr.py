@@ -141,6 +141,7 @@ def test_metrics_and_files_are_of_their_splits(data_dir, monkeypatch):
     assert arrays["sentences"] == test.caption_sentences()
     assert embeddings["branches"] == ["frames"]
     assert embeddings["weights"] == [family._config.model.frame_weight]
+    assert family.loss(1).max_captions == data.train.captions_per_video.max()
     seen.clear()
     note(evaluation, "mean_pooled_scores", scores)
     note(evaluation, "zero_shot_scores", {"CLIP": -scores})
@@ -281,6 +282,29 @@ def test_phase_and_keys_depend_on_epoch_seed_and_step(monkeypatch):
     phases = [(False, 7, 0)] * 3 + [(False, 7, 1)] * 3 + [(True, 7, 2)] * 2
     assert seen == 2 * phases
     assert len(keys) == 2 * 2 * 8
+
+
+def test_both_encoders_have_dropout_in_training(monkeypatch):
+    keys, negatives = [], prvr.Negatives(None, None)
+
+    def encode_query(model, params, captions, key):
+        keys.append(key)
+
+    def encode_video(model, params, videos, key, parts):
+        keys.append(key)
+        raise StopIteration(parts)  # the terms do not matter here
+
+    monkeypatch.setattr(models, "encode_query", encode_query)
+    monkeypatch.setattr(models, "encode_video", encode_video)
+    monkeypatch.setattr(prvr, "draw_negatives", lambda *given: negatives)
+    loss, batch = _build(**{"train.encode_parts": 3}), tiny.batch()
+    assert loss.max_captions == 2
+    with pytest.raises(StopIteration, match="3"):
+        loss(PARAMS, batch, np.int32(0))
+    with pytest.raises(StopIteration, match="3"):
+        loss.evaluate(PARAMS, batch, negatives)
+    query, video, *off = keys
+    assert np.any(jax.random.key_data(query) != jax.random.key_data(video)) and off == [None, None]
 
 
 @pytest.mark.slow  # it takes seconds
