@@ -10,7 +10,7 @@ from hlformer_jax import files
 from hlformer_jax.config import default
 from hlformer_jax.data import prepared
 from hlformer_jax.data.sources import extracted
-from hlformer_jax.training import checkpoints
+from hlformer_jax.training import run_directory
 
 EIO = os.strerror(errno.EIO)
 
@@ -69,7 +69,7 @@ def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
 
 def test_a_run_whose_checkpoints_cannot_be_listed_is_not_begun_anew(tmp_path, monkeypatch):
     config = default()
-    checkpoints.claim_workdir(tmp_path, config, checkpoints.UNKNOWN).close()
+    run_directory.claim_workdir(tmp_path, config, run_directory.UNKNOWN).close()
     (tmp_path / "checkpoints" / "newest" / "4").mkdir(parents=True)
     before = (tmp_path / "config.json").read_bytes()
 
@@ -80,7 +80,7 @@ def test_a_run_whose_checkpoints_cannot_be_listed_is_not_begun_anew(tmp_path, mo
     monkeypatch.setattr(os, "scandir", refuse)
     config.seed += 1
     with pytest.raises(PermissionError, match="newest"):
-        checkpoints.claim_workdir(tmp_path, config, checkpoints.UNKNOWN)
+        run_directory.claim_workdir(tmp_path, config, run_directory.UNKNOWN)
     assert (tmp_path / "config.json").read_bytes() == before
 
 

@@ -10,6 +10,7 @@
     split               the videos of one split, transformed and kept in memory
     dataset             `open_data`, `open_trees`: the three splits of a configuration's data set
     feed                the order of a run's steps, and batches gathered on the devices
+    tree_feed           the nodes of trees for a step, gathered on the devices
     trees               trees of actions, made from moments; files of trees; all nodes of a split
     moments             the command that converts annotated moments
 

@@ -18,7 +18,10 @@ from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import fault
-from hlformer_jax.data import annotations, trees
+from hlformer_jax.data import trees
+from hlformer_jax.data.annotations.moments import moments_from_json
+from hlformer_jax.data.annotations.parsing import read_lines
+from hlformer_jax.data.annotations.spans import configured_spans
 from hlformer_jax.data.prepared import Prepared, prepare
 from hlformer_jax.data.sources import extracted, synthetic
 from hlformer_jax.data.sources.protocol import SPLITS, DataError, Source, digest, teacher_width
@@ -93,7 +96,7 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
         )
     prepared = _prepare(source, data)
     videos = [prepared.split(name) for name in SPLITS]
-    spans = annotations.configured_spans(config, [split.annotations for split in videos])
+    spans = configured_spans(config, [split.annotations for split in videos])
     keeps_last = keeps_last_row(config)
     train, val, test = (
         Split(records, data, moments, keeps_last)
@@ -207,7 +210,7 @@ class TreeSplit:
     word_rows: Int[np.ndarray, "U W"]  # rows of each node's words in its video; -1 where padded
     words_per_video: Int[np.ndarray, " videos"]  # number of words, each moment cut to W
     num_frames: int  # F, the number of frames that a model reads of a node
-    short_video: str  # see `feed.evaluation_rows`
+    short_video: str  # see `tree_feed.evaluation_rows`
     note: str = ""  # number of videos without a tree, and the reason; "" if all have one
     # Digest of the videos in the file of `config.trees.train_subset`; None without a file.
     subset: str | None = None
@@ -238,7 +241,7 @@ def open_trees(config: ConfigDict, source: Source | None = None) -> TreeData:
     Args:
       config: the whole configuration.
       source: a source to use instead of the configuration's; its annotations must be those that
-        `annotations.annotate` returns.
+        `moments.annotate` returns.
 
     Returns:
       The splits train, val and test, and the fingerprint of the source.
@@ -295,7 +298,7 @@ class _Trees:
         self._config = config
         self._notes: dict[str, Any] = notes
         self._features = Split(videos, config.data)
-        self._timed = [annotations.moments_from_json(line, name) for line in notes["videos"]]
+        self._timed = [moments_from_json(line, name) for line in notes["videos"]]
         self._place = {video.video: k for k, video in enumerate(self._timed)}
         if "trees" in notes:
             self.trees = [
@@ -407,7 +410,7 @@ def _listed(path: Path, candidates: Sequence[Tree]) -> list[int]:
         )
     numbers_by_video = {tree.video: k for k, tree in enumerate(candidates)}
     numbers = set()
-    for where, line in annotations.read_lines(path):
+    for where, line in read_lines(path):
         video = line.strip()
         if video not in numbers_by_video:
             raise DataError(f"{where}: video {video!r} has no training tree; remove the line")

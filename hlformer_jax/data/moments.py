@@ -3,7 +3,7 @@
     python -m hlformer_jax.data.moments FILE --out=MOMENTS.jsonl
 
 FILE is ActivityNet Captions' JSON, TVR's JSON lines or Charades-STA's text, recognised by its
-content (`annotations.read_published`). The command prints the numbers of videos, moments, trees,
+content (`published.read_published`). The command prints the numbers of videos, moments, trees,
 nodes and training items; with --out it also writes the moments. Training reads them from
 {manual_dir}/{collection}/Trees/{train,val,test}.moments.jsonl.
 """
@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hlformer_jax import cli, files
-from hlformer_jax.data import annotations, trees
-from hlformer_jax.data.annotations import Annotations
+from hlformer_jax.data import trees
+from hlformer_jax.data.annotations.captions import read_captions
+from hlformer_jax.data.annotations.moments import write_moments
+from hlformer_jax.data.annotations.published import Annotations, read_published
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.trees import Tree
 from hlformer_jax.errors import UserError, describe
@@ -42,7 +44,7 @@ def select_listed(read: Annotations, captions: Path) -> Annotations:
       DataError: if a listed video has no annotations, or the file is not a caption list.
     """
     by_name = {video.video: video for video in read.videos}
-    captioned = annotations.read_captions(captions)
+    captioned = read_captions(captions)
     for name, video_captions in captioned.items():
         if name not in by_name:
             raise DataError(
@@ -110,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     raise files.OutputError(
                         f"--out={options.out} is an input file: choose another path"
                     )
-        read = annotations.read_published(options.file, options.durations)
+        read = read_published(options.file, options.durations)
         if options.captions is not None:
             read = select_listed(read, options.captions)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", options.tag):
@@ -118,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         read = tag_moments(read, options.tag)
         built = list(trees.build_all(read.videos, options.form, read.collection))
         if options.out is not None:
-            annotations.write_moments(options.out, read.videos, replace)
+            write_moments(options.out, read.videos, replace)
     except (UserError, OSError) as error:
         return cli.fail(describe(error))
     report(read, built)

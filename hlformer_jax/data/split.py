@@ -14,7 +14,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from hlformer_jax.data import transforms
-from hlformer_jax.data.annotations import Span, Spans
+from hlformer_jax.data.annotations.spans import Span, Spans
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.errors import is_memory_error
 from hlformer_jax.text import shown

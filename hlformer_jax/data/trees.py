@@ -29,17 +29,15 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax.data.annotations import (
-    MAX_LENGTHS,
-    MAX_OVERHANG,
-    AnnotatedMoment,
-    TimedVideo,
+from hlformer_jax.data.annotations.moments import MAX_OVERHANG, AnnotatedMoment, TimedVideo
+from hlformer_jax.data.annotations.parsing import (
     as_list,
     as_seconds,
     as_text,
     field,
     read_json_lines,
 )
+from hlformer_jax.data.annotations.spans import MAX_LENGTHS
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.text import shown
 
@@ -105,7 +103,7 @@ def build(video: TimedVideo, form: str = "released", collection: str = "") -> Tr
     """Build the tree of a video by the rule in the docstring of this module.
 
     Args:
-      video: a video with its moments in the order of `annotations.read_published`.
+      video: a video with its moments in the order of `published.read_published`.
       form: name of the entry of `FORMS` that composes the leaves.
       collection: name of the collection, which decides whether moments are sorted.
 

@@ -34,7 +34,7 @@ from hlformer_jax.lazy import optional
 from hlformer_jax.models.two_branch import TwoBranch
 from hlformer_jax.retrieval import hierarchy, ranking
 from hlformer_jax.text import suggestion
-from hlformer_jax.training import checkpoints
+from hlformer_jax.training import run_directory
 from hlformer_jax.training.loaded_run import LoadedRun
 from hlformer_jax.typing import Captions, Videos
 
@@ -124,7 +124,7 @@ def data_lines(subjects: Sequence[Subject]) -> list[str]:
     measured by different times of moments, their lines have the first digits of the recorded
     fingerprints.
     """
-    inputs = [checkpoints.recorded_inputs(subject.run.directory) for subject in subjects]
+    inputs = [run_directory.recorded_inputs(subject.run.directory) for subject in subjects]
     names = [repr(describe_data(subject.run.config)) for subject in subjects]
     lines: dict[str, list[str]] = {}
     for subject, name, recorded in zip(subjects, names, inputs, strict=True):

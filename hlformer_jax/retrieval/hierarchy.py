@@ -19,7 +19,8 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from hlformer_jax.data.dataset import TreeSplit
-from hlformer_jax.data.feed import NodeFeed, gather_nodes, in_order
+from hlformer_jax.data.feed import in_order
+from hlformer_jax.data.tree_feed import NodeFeed, gather_nodes
 from hlformer_jax.data.trees import Pool
 from hlformer_jax.models.hover import Hover, Points, angles
 from hlformer_jax.ops.numerics import unit

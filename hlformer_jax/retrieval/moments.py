@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from hlformer_jax.data.annotations import Span
+from hlformer_jax.data.annotations.spans import Span
 
 SHARE = 0.5
 """Place of the threshold between the median and the largest score, from 0 to 1."""

@@ -38,7 +38,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = _Parser("hlformer_jax.search", description="Search your own videos by sentences.")
+    parser = _Parser("hlformer-search", description="Search your own videos by sentences.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         about = command.run.__doc__

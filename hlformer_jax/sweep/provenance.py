@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from hlformer_jax.errors import UserError
 from hlformer_jax.sweep import Run
-from hlformer_jax.training import checkpoints
+from hlformer_jax.training import run_directory
 
 NAMING_FIELDS = (
     "data.manual_dir",
@@ -69,7 +69,7 @@ def check_same_data(
     runs: Sequence[Run],
     finished: Sequence[Run],
     root: Path,
-    opened: Mapping[Path, checkpoints.Fingerprints] | None = None,
+    opened: Mapping[Path, run_directory.Fingerprints] | None = None,
 ) -> list[Run]:
     """Check that finished runs have the sweep's settings, and equally named data the same files.
 
@@ -94,11 +94,11 @@ def check_same_data(
     for run in sorted(runs, key=lambda run: run.directory not in done):
         directory = root / run.directory
         if run.directory in done:
-            inputs = checkpoints.check_finished(directory, run.config)
+            inputs = run_directory.check_finished(directory, run.config)
             if inputs.data is None:
                 unrecorded.append(run)
         else:
-            inputs = opened.get(run.directory, checkpoints.UNKNOWN)
+            inputs = opened.get(run.directory, run_directory.UNKNOWN)
         data_name = run.corpus, name_data(run.config)
         times = str(run.config.eval.get("moments"))
         subset = str(run.config.get("trees", {}).get("train_subset"))

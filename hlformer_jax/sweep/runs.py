@@ -29,8 +29,8 @@ from hlformer_jax.retrieval import corpus
 from hlformer_jax.runtime import compiler, devices, environment
 from hlformer_jax.sweep import Run
 from hlformer_jax.sweep.provenance import check_same_data, describe_unrecorded
-from hlformer_jax.training import checkpoints, loop
-from hlformer_jax.training.checkpoints import Fingerprints
+from hlformer_jax.training import loop, run_directory
+from hlformer_jax.training.run_directory import Fingerprints
 
 RESULT, FAILURE = "result.json", "failure.json"
 
@@ -52,7 +52,7 @@ def check(runs: Sequence[Run], root: Path) -> None:
         except ConfigError as error:
             raise ConfigError(f"variant {run.variant!r}: {error}") from None
     for run in runs:
-        checkpoints.check_workdir(root / run.directory, run.config)
+        run_directory.check_workdir(root / run.directory, run.config)
 
 
 def is_finished(run: Run, root: Path) -> bool:
@@ -105,7 +105,7 @@ def perform(
             result = train(run, directory)
         except loop.Stopped:
             raise
-        except checkpoints.OccupiedError:
+        except run_directory.OccupiedError:
             report(f"skipped, because another process is training it: {run.title}")
             continue
         except Exception as error:  # the other runs do not depend on this one
@@ -177,7 +177,7 @@ def open_data(
         if isinstance(inputs, MissingDataError):
             skipped.append((run, inputs))
             continue
-        checkpoints.check_workdir(root / run.directory, run.config, inputs)
+        run_directory.check_workdir(root / run.directory, run.config, inputs)
         opened[run.directory] = inputs
         failure = read_result(root / run.directory / FAILURE)
         if failure is not None and failure.get("skipped"):

@@ -1,12 +1,13 @@
 """Training: the interface of a family of models, and the choice of the family.
 
-    prvr          the family of HLFormer and its ancestors, with its objective
-    hover         the family of HOVER, with its objective
-    step          the state, the step, and compiled chunks of steps
-    optim         the released optimiser
-    loop          chunks of steps, validation, early stopping, signals, the test; metric logging
-    checkpoints   the directory of a run: its owner, and its checkpoints
-    loaded_run    a trained run: configuration, best parameters, evaluation, queries
+    prvr            the family of HLFormer and its ancestors, with its objective
+    hover           the family of HOVER, with its objective
+    step            the state, the step, and compiled chunks of steps
+    optim           the released optimiser
+    loop            chunks of steps, validation, early stopping, signals, the test; metric logging
+    checkpoints     the checkpoints of a run
+    run_directory   the directory of a run: its owner, settings and data
+    loaded_run      a trained run: configuration, best parameters, evaluation, queries
 
 A family defines data, parameters, loss and metrics. The trainer, which is the same for every
 family, provides the order of the data, steps, checkpoints, logs, early stopping and signals.

@@ -16,9 +16,10 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from hlformer_jax.data.dataset import TreeData, TreeSplit, open_trees, warn_of_other_data
-from hlformer_jax.data.feed import Group, KeptFeed, NodeFeed, SubtreeFeed, fits
+from hlformer_jax.data.feed import Group, KeptFeed, fits
 from hlformer_jax.data.sources import synthetic
 from hlformer_jax.data.sources.protocol import SPLITS
+from hlformer_jax.data.tree_feed import NodeFeed, SubtreeFeed
 from hlformer_jax.losses import Terms, numbers, options, trees, weighted_sum
 from hlformer_jax.losses.retrieval import zero_padding
 from hlformer_jax.models import Cost, describe, hover

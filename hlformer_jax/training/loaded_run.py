@@ -30,7 +30,7 @@ from hlformer_jax.retrieval import ensemble, evaluation, moments, ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices, processes
 from hlformer_jax.text import suggestion
-from hlformer_jax.training import Family, checkpoints
+from hlformer_jax.training import Family, checkpoints, run_directory
 from hlformer_jax.training.prvr import PRVR
 
 
@@ -63,13 +63,13 @@ def read_config(directory: Path) -> ConfigDict:
     path = directory / "config.json"
     remedy = "give the directory of a run (its `workdir`)"
     try:
-        recorded = checkpoints.read_record(path, ("config",), remedy)["config"]
+        recorded = run_directory.read_record(path, ("config",), remedy)["config"]
         config = default(family_of(ConfigDict({"model": recorded["model"]})))
         with config.ignore_type():
             config.update(recorded)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{directory} has no config.json: {remedy}") from None
-    except checkpoints.WorkdirError as error:
+    except run_directory.WorkdirError as error:
         raise RunError(str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
@@ -117,7 +117,7 @@ def evaluate_checkpoint(
       path: the run's directory or the converted checkpoint.
       scores_file: .npz file for the score matrix, see `Family.test_scores`; None writes no file.
       report: receives a line about the checkpoint, and remarks on the test split.
-      directory: directory for the metrics, see `checkpoints.check_evaluation`; None writes no file.
+      directory: directory of the metrics, see `run_directory.check_evaluation`; None writes none.
       overwrite: whether existing files may be replaced.
       embeddings_file: .npz file for the embeddings of the test split, see `Family.test_embeddings`;
         None writes no file.
@@ -138,14 +138,14 @@ def evaluate_checkpoint(
             for file in outputs.values():
                 files.check_output(file, files.replacing(overwrite))
             if directory is not None and directory.is_dir():
-                checkpoints.check_evaluation(directory, path, config, overwrite=overwrite)
+                run_directory.check_evaluation(directory, path, config, overwrite=overwrite)
                 _check_place(directory, overwrite)
-    if (unfinished := checkpoints.describe_unfinished(path)) and processes.is_first():
+    if (unfinished := run_directory.describe_unfinished(path)) and processes.is_first():
         report(f"{path} is not finished ({unfinished}): its best epoch so far is evaluated")
     family, params = open_checkpoint(config, path, report, devices.mesh())
     if directory is not None:
-        inputs = checkpoints.Fingerprints.of(family)
-        checkpoints.check_evaluation(directory, path, config, inputs, overwrite)
+        inputs = run_directory.Fingerprints.of(family)
+        run_directory.check_evaluation(directory, path, config, inputs, overwrite)
     slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
         if scores_file is None:
@@ -163,7 +163,7 @@ def evaluate_checkpoint(
     result = dataclasses.replace(result, unfinished=unfinished)
     if directory is not None and processes.is_first():
         ranking.write_result(result, directory, files.replacing(overwrite, listed=True))
-        checkpoints.record_evaluation(directory, path, config, inputs)
+        run_directory.record_evaluation(directory, path, config, inputs)
     return result
 
 
@@ -180,11 +180,11 @@ def _check_distinct(outputs: Mapping[str, Path], directory: Path) -> None:
     if len({file.resolve() for file in outputs.values()}) < len(outputs):
         listed = " and ".join(f"`{name}`={file}" for name, file in outputs.items())
         raise files.OutputError(f"{listed} are the same file: give each another name")
-    records = "config.json", checkpoints.EVALUATION_FILE, ensemble.SETTINGS_FILE
+    records = "config.json", run_directory.EVALUATION_FILE, ensemble.SETTINGS_FILE
     for name, file in outputs.items():
         for place in (file.resolve(), *file.resolve().parents):
             folder = place.parent
-            is_written = place.name in (*records, *checkpoints.WRITTEN)
+            is_written = place.name in (*records, *run_directory.WRITTEN)
             is_place = folder == directory.resolve() or any((folder / x).exists() for x in records)
             if is_written and is_place:
                 other = folder / f"{name}.npz"
@@ -232,7 +232,7 @@ def open_checkpoint(
 
 def _restored(saved: checkpoints.Series, path: Path, family: Any, mesh: Mesh) -> Any:
     """Return the parameters of a checkpoint, and tell the family of its data."""
-    family.trained_on = checkpoints.recorded_inputs(path).data  # None for a converted checkpoint
+    family.trained_on = run_directory.recorded_inputs(path).data  # None for a converted checkpoint
     template = devices.abstract(mesh, jax.eval_shape(family.init_params))
     return family.project(saved.restore(template))
 

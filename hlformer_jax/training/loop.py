@@ -41,7 +41,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import compiler, devices, processes
-from hlformer_jax.training import Family, checkpoints
+from hlformer_jax.training import Family, checkpoints, run_directory
 from hlformer_jax.training.checkpoints import Progress, RunCheckpoints
 from hlformer_jax.training.step import (
     Chunk,
@@ -455,10 +455,10 @@ def start(
     if init is not None:
         init = init.resolve()
         checkpoints.open_params(init).close()  # checked before the data is prepared
-    inputs, train = checkpoints.Fingerprints.of(family), config.train
+    inputs, train = run_directory.Fingerprints.of(family), config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
     with processes.first_alone("workdir"):
-        claim = checkpoints.claim_workdir(
+        claim = run_directory.claim_workdir(
             directory, config, inputs, processes.is_first(), init, movable
         )
     with claim:
@@ -472,7 +472,7 @@ def start(
         initial = jax.jit(lambda: init_state(family.init_params(), optimiser)).trace()
         template = devices.abstract(mesh, initial.out_info)
         restored = saved.restore(template)
-        origin = None if restored else init or checkpoints.recorded_init(directory)
+        origin = None if restored else init or run_directory.recorded_init(directory)
         params = None if origin is None else _initial_params(origin, template.params, family)
         report(f"directory: {directory}")
         summary = getattr(family, "summary", lambda: f"{family.num_examples:,} training examples")

@@ -9,15 +9,24 @@ import pytest
 from corpora import SMALL, assert_refused, edit, line
 
 from hlformer_jax.config import default
-from hlformer_jax.data import annotations, moments
-from hlformer_jax.data.annotations import (
+from hlformer_jax.data import moments
+from hlformer_jax.data.annotations.moments import (
     AnnotatedMoment,
-    Span,
     TimedVideo,
+    moments_to_json,
+    read_moments,
+    write_moments,
+)
+from hlformer_jax.data.annotations.parsing import (
     as_list,
     as_seconds,
     as_text,
+    field,
+    parse_object,
+    read_lines,
 )
+from hlformer_jax.data.annotations.published import read_published
+from hlformer_jax.data.annotations.spans import Span, configured_spans, read_spans
 from hlformer_jax.data.sources.protocol import Caption, DataError
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -57,12 +66,12 @@ def given(tmp_path):
 )
 def test_bad_text_file_is_refused_with_its_line(given, data, complaint):
     path = given(data)
-    refused(f"{path}{complaint}", lambda: list(annotations.read_lines(path)))
+    refused(f"{path}{complaint}", lambda: list(read_lines(path)))
 
 
 def test_lines_end_at_line_feeds_alone(given):
     path = given("one\u2028still one\r\ntwo\x0bstill two")
-    lines = [line for _, line in annotations.read_lines(path)]
+    lines = [line for _, line in read_lines(path)]
     assert lines == ["one\u2028still one", "two\x0bstill two"]
 
 
@@ -78,19 +87,19 @@ def test_lines_end_at_line_feeds_alone(given):
     ],
 )
 def test_text_that_is_not_a_json_object_is_refused(text, complaint):
-    refused(complaint, annotations.parse_object, text, "f:7")
+    refused(complaint, parse_object, text, "f:7")
 
 
 def test_fields_are_checked_and_returned():
     value = {"a": [1, {"b": None}], "c": "ü", "d": 2, "e": " a\nb"}
-    assert annotations.parse_object(json.dumps(value), "f") == value
+    assert parse_object(json.dumps(value), "f") == value
     assert as_text("ü", "c", "f") == "ü" and as_text(" a\nb", "e", "f", one_line=False) == " a\nb"
-    seconds = annotations.field(value, "d", "f", as_seconds)
+    seconds = field(value, "d", "f", as_seconds)
     assert seconds == 2.0 and isinstance(seconds, float)
-    assert annotations.field(value, "a", "f", as_list, length=2) == value["a"]
+    assert field(value, "a", "f", as_list, length=2) == value["a"]
     refused("f:2: a is [1, {'b': None}]; it", as_list, value["a"], "a", "f:2", 3)
-    refused("f:2: c is 'ü'; it must be a list", annotations.field, value, "c", "f:2", as_list)
-    refused('f:3: "z" is missing', annotations.field, value, "z", "f:3")
+    refused("f:2: c is 'ü'; it must be a list", field, value, "c", "f:2", as_list)
+    refused('f:3: "z" is missing', field, value, "z", "f:3")
 
 
 @pytest.mark.parametrize("value", ["  ", None, "a\nb", "a\ud800"])
@@ -157,7 +166,7 @@ def activitynet(**videos):
 
 
 def test_activitynet_stays_in_the_order_of_the_file(given):
-    read = annotations.read_published(given(activitynet(v_b=[[9, 12], [0, 4]], v_a=[[1, 2]])))
+    read = read_published(given(activitynet(v_b=[[9, 12], [0, 4]], v_a=[[1, 2]])))
     assert read.collection == "activitynet" and read.left_out == 0
     assert [video.video for video in read.videos] == ["v_b", "v_a"]
     moments = read.videos[0].moments
@@ -172,7 +181,7 @@ def test_tvr_is_gathered_by_video_and_sorted_by_start_stably(given):
         tvr("v", (2, 9), "b", desc_id=3),
         tvr("v", (2, 5), "a", desc_id=4),
     ]
-    read = annotations.read_published(given("\n".join(lines) + "\n"))
+    read = read_published(given("\n".join(lines) + "\n"))
     assert read.collection == "tvr"
     assert [video.video for video in read.videos] == ["v", "w"]
     named = [(moment.moment_id, moment.text) for moment in read.videos[0].moments]
@@ -182,7 +191,7 @@ def test_tvr_is_gathered_by_video_and_sorted_by_start_stably(given):
 def test_charades_takes_lengths_from_the_table(given):
     table = given(LENGTHS, "Charades_v1_test.csv")
     lines = "AB1 8.0 12.5##person runs.\r\nAB1 9.0 9.0##person sits.\r\nAB1 0 7##opens # door.\r\n"
-    read = annotations.read_published(given(lines), [table])
+    read = read_published(given(lines), [table])
     assert read.collection == "charades" and read.left_out == 1
     (video,) = read.videos
     assert video.duration == 30.5
@@ -210,7 +219,7 @@ def test_charades_takes_lengths_from_the_table(given):
     ],
 )
 def test_published_annotations_that_are_wrong_are_refused(given, text, complaint):
-    refused(complaint, annotations.read_published, given(text))
+    refused(complaint, read_published, given(text))
 
 
 @pytest.mark.parametrize(
@@ -235,15 +244,15 @@ def test_published_annotations_that_are_wrong_are_refused(given, text, complaint
     ],
 )
 def test_charades_that_is_wrong_is_refused(given, text, table, complaint):
-    refused(complaint, annotations.read_published, given(text), [given(table, "table")])
+    refused(complaint, read_published, given(text), [given(table, "table")])
 
 
 def test_charades_tables_with_different_lengths_are_refused(given):
     tables = [given(f"id,length\nAB1,{x}\n", f"table{x}") for x in (10, 20)]
     text = given("AB1 0 1##x")
-    assert annotations.read_published(text, [tables[0]] * 2).videos[0].duration == 10
+    assert read_published(text, [tables[0]] * 2).videos[0].duration == 10
     complaint = "table20: video 'AB1' lasts 20 s here, but 10 s in an earlier file"
-    refused(complaint, annotations.read_published, text, tables)
+    refused(complaint, read_published, text, tables)
 
 
 # Files of moments
@@ -256,17 +265,17 @@ OTHER = TimedVideo(
 
 
 def timed(**changes):
-    return json.dumps(annotations.moments_to_json(OTHER) | changes)
+    return json.dumps(moments_to_json(OTHER) | changes)
 
 
 def moment(**changes):
-    return timed(moments=[annotations.moments_to_json(OTHER)["moments"][0] | changes])
+    return timed(moments=[moments_to_json(OTHER)["moments"][0] | changes])
 
 
 def test_moments_are_read_as_they_were_written_with_their_lines(tmp_path):
     path = tmp_path / "new" / "moments.jsonl"
-    annotations.write_moments(path, [VIDEO, OTHER])
-    assert annotations.read_moments(path) == [(VIDEO, 1), (OTHER, 2)]
+    write_moments(path, [VIDEO, OTHER])
+    assert read_moments(path) == [(VIDEO, 1), (OTHER, 2)]
 
 
 def test_odd_moments_are_kept_with_a_warning(given, caplog):
@@ -274,7 +283,7 @@ def test_odd_moments_are_kept_with_a_warning(given, caplog):
         timed(video=f"w{end}", moments=[{"id": str(end), "start": 8, "end": end, "text": "x"}])
         for end in (11, 7)
     ]
-    read = annotations.read_moments(given("\n".join([timed(), *odd]), "m.jsonl"))
+    read = read_moments(given("\n".join([timed(), *odd]), "m.jsonl"))
     assert [len(video.moments) for video, _ in read] == [2, 1, 1]
     assert [record.getMessage().partition("m.jsonl")[2][:24] for record in caplog.records] == [
         ":2: moment '11' ends aft",
@@ -293,7 +302,7 @@ def test_odd_moments_are_kept_with_a_warning(given, caplog):
     ],
 )
 def test_a_file_of_moments_that_is_wrong_is_refused_by_line(given, text, complaint):
-    refused(complaint, annotations.read_moments, given(text, "m.jsonl"))
+    refused(complaint, read_moments, given(text, "m.jsonl"))
 
 
 # Spans
@@ -314,25 +323,25 @@ def asking(moments, **data):
 
 def test_every_kind_of_file_gives_the_same_times(given, tmp_path):
     published = given(json.dumps(ACTIVITYNET), "val_1.json")
-    spans = annotations.read_spans(published)
+    spans = read_spans(published)
     assert spans == EXPECTED
     assert spans.sentences == {"v_a#enc#0": "One.", "v_a#enc#1": " Two."}
     path = tmp_path / "moments.jsonl"
-    annotations.write_moments(path, annotations.read_published(published).videos)
-    assert annotations.read_spans(path) == EXPECTED
+    write_moments(path, read_published(published).videos)
+    assert read_spans(path) == EXPECTED
     by_caption = {
         name: {"video": "v_a", "start": 0, "start_s": a, "end_s": b, "duration_s": c}
         for name, (a, b, c) in EXPECTED.items()
     }
-    assert annotations.read_spans(given(json.dumps(by_caption), "moments.json")) == EXPECTED
-    spans = annotations.read_spans(given(tvr("v", (2, 3), duration=9.0), "tvr.jsonl"))
+    assert read_spans(given(json.dumps(by_caption), "moments.json")) == EXPECTED
+    spans = read_spans(given(tvr("v", (2, 3), duration=9.0), "tvr.jsonl"))
     assert spans == {"v#enc#0": Span(2.0, 3.0, 9.0)}
 
 
 def test_a_relative_path_begins_at_the_folder_of_the_collection(given, tmp_path):
     (tmp_path / "tvr" / "times").mkdir(parents=True)
     path = given(json.dumps(ACTIVITYNET), "tvr/times/m.json")
-    of = annotations.configured_spans
+    of = configured_spans
     place = {"manual_dir": str(tmp_path), "collection": "tvr"}
     assert of(asking("times/m.json", **place), [None]) == [EXPECTED]
     assert of(asking(str(path), collection="charades"), [None] * 2) == [EXPECTED] * 2
@@ -342,7 +351,7 @@ def test_a_relative_path_begins_at_the_folder_of_the_collection(given, tmp_path)
 def test_the_synthetic_corpus_knows_its_own():
     reader = SMALL.open().__enter__()
     noted = json.loads(json.dumps([reader.annotations(split) for split in reader.splits]))
-    spans = annotations.configured_spans(asking("data"), noted)
+    spans = configured_spans(asking("data"), noted)
     for videos, known in zip(reader.splits.values(), spans, strict=True):
         assert known == {
             caption.caption_id: (*reader.moments[caption.caption_id], reader.num_frames(video))
@@ -354,13 +363,13 @@ def test_the_synthetic_corpus_knows_its_own():
 @pytest.mark.parametrize("known", [None, {"videos": []}])
 def test_a_data_set_without_times_is_refused(known):
     complaint = "'activitynet' has no times of moments: give a file"
-    refused(complaint, annotations.configured_spans, asking("data"), [known])
+    refused(complaint, configured_spans, asking("data"), [known])
 
 
 def test_times_of_a_data_set_allow_for_a_frame_interval(caplog):
     times = {"near": [8.0, 13.0, 10.0], "late": [9.0, 17.0, 10.0], "after": [16.0, 18.0, 10.0]}
     note = {"spans": times, "seconds_per_frame": 2.5}
-    [spans] = annotations.configured_spans(asking("data"), [note])
+    [spans] = configured_spans(asking("data"), [note])
     assert spans == {"near": (8, 13, 10), "late": (9, 10, 10), "after": (10, 10, 10)}
     place = "the times of the data set 'activitynet'"
     assert f"{place}: 2 of 3 moments end more than 3.5 s after their video" in caplog.text
@@ -381,7 +390,7 @@ def test_times_of_a_data_set_allow_for_a_frame_interval(caplog):
 )
 def test_impossible_times_of_a_data_set_are_refused(span, complaint):
     noted = [{"spans": {"x": [*span, 20.0][:3]}}]
-    refused(complaint, annotations.configured_spans, asking("data"), noted)
+    refused(complaint, configured_spans, asking("data"), noted)
 
 
 @pytest.mark.parametrize(
@@ -393,8 +402,8 @@ def test_impossible_times_of_a_data_set_are_refused(span, complaint):
 )
 def test_a_file_of_spans_that_is_wrong_is_refused(given, content, complaint):
     path = given(json.dumps(content))
-    refused(complaint, annotations.read_spans, path)
-    refused(str(path), annotations.read_spans, path)
+    refused(complaint, read_spans, path)
+    refused(str(path), read_spans, path)
 
 
 def span_file(kind, *times, duration=30.0):
@@ -409,7 +418,7 @@ def span_file(kind, *times, duration=30.0):
         named = [
             AnnotatedMoment(f"v#enc#{k}", *span, "It happens.") for k, span in enumerate(times)
         ]
-        return json.dumps(annotations.moments_to_json(TimedVideo("v", duration, tuple(named))))
+        return json.dumps(moments_to_json(TimedVideo("v", duration, tuple(named))))
     return json.dumps(
         {
             f"v#enc#{k}": {"start_s": start, "end_s": end, "duration_s": duration}
@@ -434,8 +443,8 @@ KINDS = ("activitynet", "tvr", "moments", "captions")
 )
 def test_impossible_times_are_refused_in_every_format(given, kind, span, complaint):
     path = given(span_file(kind, (1, 2), span))
-    refused(complaint, annotations.read_spans, path)
-    refused(str(path), annotations.read_spans, path)
+    refused(complaint, read_spans, path)
+    refused(str(path), read_spans, path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -444,14 +453,14 @@ def test_impossible_lengths_of_videos_are_refused_in_every_format(given, kind, d
     path = given(span_file(kind, (0, 0.5), duration=duration))
     item = "caption 'v#enc#0'" if kind == "captions" else "video 'v'"
     complaint = "Infinity" if duration == math.inf else f"{item}: duration"
-    refused(complaint, annotations.read_spans, path)
-    refused(str(path), annotations.read_spans, path)
+    refused(complaint, read_spans, path)
+    refused(str(path), read_spans, path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_faulty_times_are_counted_in_warnings(given, kind, caplog):
     times = [*((k / 10, 10.0) for k in range(97)), (30.5, 30.9), (20, 5), (5, 30.9), (6, 40)]
-    spans = annotations.read_spans(given(span_file(kind, *times)))
+    spans = read_spans(given(span_file(kind, *times)))
     assert len(spans) == 100 and Span(20, 5, 30) not in spans.values()
     kept = {Span(30.5, 30.9, 30.0), Span(5.0, 30.9, 30.0), Span(6.0, 30.0, 30.0)}
     assert kept <= set(spans.values())
@@ -461,7 +470,7 @@ def test_few_faulty_times_are_counted_in_warnings(given, kind, caplog):
 
 
 def test_a_file_of_spans_that_is_not_there_is_named(tmp_path):
-    refused("gone.json: no such file", annotations.read_spans, tmp_path / "gone.json")
+    refused("gone.json: no such file", read_spans, tmp_path / "gone.json")
 
 
 # The command that converts
@@ -500,7 +509,7 @@ def test_the_command_writes_the_moments_and_prints_the_numbers(tmp_path, capsys)
         ["5+", "1", "12", "6"],
         ["all", "3", "20", "10"],
     ]
-    videos = [video for video, _ in annotations.read_moments(out)]
+    videos = [video for video, _ in read_moments(out)]
     assert [video.video for video in videos] == ["v_a", "v_b", "v_c", "v_d"]
     assert moments.main([str(given)]) == 0 and capsys.readouterr().out == printed
 
@@ -509,7 +518,7 @@ def test_a_tag_tells_two_annotations_of_a_video_apart(tmp_path, capsys):
     given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
     out = tmp_path / "m.jsonl"
     assert moments.main([str(given), f"--out={out}", "--tag=val_2"]) == 0
-    [(video, _)] = annotations.read_moments(out)
+    [(video, _)] = read_moments(out)
     assert [moment.moment_id for moment in video.moments] == ["v_a#val_2#0", "v_a#val_2#1"]
     assert moments.main([str(given), f"--out={out}", "--tag=a/b", "--overwrite"]) == 1
     assert "--tag=a/b" in capsys.readouterr().err
@@ -521,7 +530,7 @@ def test_tagged_moments_of_charades_keep_their_numbers_in_the_file(given, tmp_pa
     out = tmp_path / "m.jsonl"
     flags = [f"--durations={table}" for table in tables]
     assert moments.main([str(given(lines)), *flags, f"--out={out}", "--tag=b"]) == 0
-    names = [[one.moment_id for one in video.moments] for video, _ in annotations.read_moments(out)]
+    names = [[one.moment_id for one in video.moments] for video, _ in read_moments(out)]
     assert names == [["AB1#b#2", "AB1#b#0"], ["CD2#b#0"]]
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == [
@@ -538,7 +547,7 @@ def test_caption_list_selects_and_orders_videos(tmp_path, capsys):
     assert moments.main([*options[:2], f"--out={captions}", "--overwrite"]) == 1
     assert "is an input file" in capsys.readouterr().err
     assert moments.main(options) == 0
-    assert [video.video for video, _ in annotations.read_moments(tmp_path / "m.jsonl")] == [
+    assert [video.video for video, _ in read_moments(tmp_path / "m.jsonl")] == [
         "v_c",
         "v_a",
     ]

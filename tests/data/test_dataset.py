@@ -10,8 +10,13 @@ import pytest
 from processes import ROOT
 
 from hlformer_jax.config import default, load
-from hlformer_jax.data import annotations, dataset, trees
-from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
+from hlformer_jax.data import dataset, trees
+from hlformer_jax.data.annotations.moments import (
+    AnnotatedMoment,
+    TimedVideo,
+    moments_to_json,
+    write_moments,
+)
 from hlformer_jax.data.dataset import choose_source, open_data, open_trees
 from hlformer_jax.data.sources import synthetic
 from hlformer_jax.data.sources.protocol import SPLITS, Caption, DataError, Reader, Source, digest
@@ -170,12 +175,12 @@ def test_each_opening_warns_of_training_videos_in_other_splits(tmp_path, caplog)
         ]
 
 
-def write_moments(path, sentence):
+def write_sentences(path, sentence):
     """Writes annotations with a moment for each caption of `captioned`."""
     videos = [f"{split}{k}" for split in SPLITS for k in range(2)]
     moment = lambda video: AnnotatedMoment(f"{video}#enc#0", 1.0, 2.0, sentence(video))
     timed = [TimedVideo(video, 9.0, (moment(video),)) for video in videos]
-    annotations.write_moments(path, timed)
+    write_moments(path, timed)
 
 
 def captioned(path, sentence):
@@ -192,9 +197,9 @@ def captioned(path, sentence):
 def test_times_of_other_sentences_are_refused(tmp_path):
     path = tmp_path / "times"
     source, config = captioned(path, "it's {}.".format)
-    write_moments(path, lambda video: f" It's \n {video[-1]}")
+    write_sentences(path, lambda video: f" It's \n {video[-1]}")
     assert open_data(config, source).test.caption_spans() == [(1.0, 2.0, 9.0)] * 2
-    write_moments(path, lambda video: "else" if video == "test1" else f"its {video[-1]}")
+    write_sentences(path, lambda video: "else" if video == "test1" else f"its {video[-1]}")
     complaint = (
         r"times has another sentence for 1 of 2 captions, such as 'test1#enc#0': 'else', but the"
         r" caption is \"it's 1.\"; give"
@@ -207,7 +212,7 @@ def test_sentences_of_long_split_are_compared_in_evaluation(tmp_path, monkeypatc
     monkeypatch.setattr("hlformer_jax.data.split.CHECKED_VIDEOS", 1)
     path = tmp_path / "times"
     source, config = captioned(path, "x".format)
-    write_moments(path, lambda video: "y" if video == "test1" else "x")
+    write_sentences(path, lambda video: "y" if video == "test1" else "x")
     test = open_data(config, source).test
     with pytest.raises(DataError, match="another sentence for 1 of 2 captions"):
         test.caption_spans()
@@ -256,7 +261,7 @@ def released(tiny, write, tree_config):
         tiny.words.setdefault(moment.moment_id, rng.normal(size=(3, E)).astype(np.float32))
     collection = write(tiny)
     for split, of in videos.items():
-        annotations.write_moments(collection.root / "Trees" / f"{split}.moments.jsonl", of)
+        write_moments(collection.root / "Trees" / f"{split}.moments.jsonl", of)
     place = str(collection.manual_dir)
     tree_config.data.update(manual_dir=place, collection="tiny", feature="feat")
     return tree_config, collection, videos, tiny
@@ -297,7 +302,7 @@ def test_videos_without_tree_are_counted(released):
         third._replace(moments=third.moments[::-1]),
     ]
     path = collection.root / "Trees" / "train.moments.jsonl"
-    annotations.write_moments(path, [*odd, *others])
+    write_moments(path, [*odd, *others])
     train = open_trees(config).train
     assert train.note == (
         "2 of 4 videos of train have no tree: 1 with a single moment, 1 in which no moment follows"
@@ -331,7 +336,7 @@ def test_other_moments_or_trees_are_another_data_set(released):
     assert after.fingerprint != before.fingerprint
     assert (before.test.num_nodes, after.test.num_nodes) == (12, 5), "the one tree that was given"
     assert after.train.num_nodes == before.train.num_nodes
-    annotations.write_moments(place / "test.moments.jsonl", videos["test"][:1])
+    write_moments(place / "test.moments.jsonl", videos["test"][:1])
     assert open_trees(config).fingerprint != after.fingerprint
 
 
@@ -346,7 +351,7 @@ def test_other_moments_or_trees_are_another_data_set(released):
 def test_bad_moment_is_named_with_its_line(released, line, complaint):
     config, collection, videos, _ = released
     path = collection.root / "Trees" / "test.moments.jsonl"
-    record = annotations.moments_to_json(videos["test"][0])
+    record = moments_to_json(videos["test"][0])
     record["moments"][0] |= line
     path.write_text(json.dumps(record))
     with pytest.raises(DataError) as caught:
@@ -364,7 +369,7 @@ def test_missing_moments_say_how_they_are_made(released):
 def test_videos_without_any_tree_are_refused(released):
     config, collection, videos, _ = released
     alone = [video._replace(moments=video.moments[:1]) for video in videos["val"]]
-    annotations.write_moments(collection.root / "Trees" / "val.moments.jsonl", alone)
+    write_moments(collection.root / "Trees" / "val.moments.jsonl", alone)
     with pytest.raises(DataError, match="moments"):
         open_trees(config)
 

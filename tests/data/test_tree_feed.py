@@ -11,16 +11,15 @@ import pytest
 from hlformer_jax.config import default
 from hlformer_jax.data import trees
 from hlformer_jax.data.dataset import open_trees
-from hlformer_jax.data.feed import (
+from hlformer_jax.data.feed import Schedule, in_order
+from hlformer_jax.data.sources.synthetic import TreeCorpus
+from hlformer_jax.data.tree_feed import (
     NodeFeed,
-    Schedule,
     SubtreeFeed,
     draw,
     evaluation_rows,
-    in_order,
     training_intervals,
 )
-from hlformer_jax.data.sources.synthetic import TreeCorpus
 from hlformer_jax.runtime import devices
 from hlformer_jax.training.step import Chunk, Feed
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlformer_jax.data import annotations, trees
-from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
+from hlformer_jax.data import trees
+from hlformer_jax.data.annotations.moments import AnnotatedMoment, TimedVideo
+from hlformer_jax.data.annotations.published import read_published
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.trees import (
     FORMS,
@@ -164,7 +165,7 @@ def test_the_published_trees_are_reproduced_node_by_node(annotated, published, f
     if not ((PUBLISHED / annotated).exists() and (PUBLISHED / published).exists()):
         pytest.skip(f"{PUBLISHED} has no {annotated} and {published}")
     durations = sorted((PUBLISHED / annotated).parent.glob("Charades_v1_*.csv"))
-    read = annotations.read_published(PUBLISHED / annotated, durations)
+    read = read_published(PUBLISHED / annotated, durations)
     built = {tree.video: tree for tree in build_all(read.videos, form, read.collection)}
     videos = {video.video: video for video in read.videos}
     expected = json.loads((PUBLISHED / published).read_text())

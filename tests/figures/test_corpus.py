@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hlformer_jax import models
-from hlformer_jax.data.annotations import Span
+from hlformer_jax.data.annotations.spans import Span
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import MissingExtra
 from hlformer_jax.figures import corpus, drawing, report

@@ -12,7 +12,7 @@ import tiny
 
 from benchmarks.simulated import SimulatedVideos
 from hlformer_jax.config import default
-from hlformer_jax.data.annotations import Span
+from hlformer_jax.data.annotations.spans import Span
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.split import Example, Split
 from hlformer_jax.models import VideoEncoding

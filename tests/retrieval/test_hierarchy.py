@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import runs
 
-from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo
+from hlformer_jax.data.annotations.moments import AnnotatedMoment, TimedVideo
 from hlformer_jax.data.dataset import open_trees
-from hlformer_jax.data.feed import NodeFeed, in_order
+from hlformer_jax.data.feed import in_order
+from hlformer_jax.data.tree_feed import NodeFeed
 from hlformer_jax.data.trees import build, make_pool
 from hlformer_jax.models import hover
 from hlformer_jax.retrieval import hierarchy

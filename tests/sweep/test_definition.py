@@ -9,7 +9,7 @@ from processes import ROOT
 from hlformer_jax import models
 from hlformer_jax import sweep as definition
 from hlformer_jax.config import ConfigError, debug, default, load
-from hlformer_jax.data.annotations import moments_from_json
+from hlformer_jax.data.annotations.moments import moments_from_json
 from hlformer_jax.data.dataset import choose_tree_source
 from hlformer_jax.data.trees import build_all
 from hlformer_jax.retrieval import ranking

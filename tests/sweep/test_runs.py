@@ -15,9 +15,9 @@ from hlformer_jax.config import ConfigError, debug, default, load
 from hlformer_jax.data.sources.protocol import DataError, MissingDataError
 from hlformer_jax.sweep import METRICS, choose, expand, results, runs, tables
 from hlformer_jax.sweep.provenance import MixedDataError
-from hlformer_jax.training import checkpoints, loop
-from hlformer_jax.training.checkpoints import Fingerprints, OccupiedError, WorkdirError
+from hlformer_jax.training import loop, run_directory
 from hlformer_jax.training.loop import NonFiniteLossError
+from hlformer_jax.training.run_directory import Fingerprints, OccupiedError, WorkdirError
 
 
 def _drop(line):
@@ -259,7 +259,7 @@ def test_moments_that_chose_the_best_epoch_are_refused_before_training(
     [run] = expand(sweep_of({"plain": {}}, seeds=(0,), settings=settings))
     directory = tmp_path / run.directory
     started = Fingerprints("abc", "old")
-    checkpoints.claim_workdir(directory, run.config, started).close()
+    run_directory.claim_workdir(directory, run.config, started).close()
     (directory / "checkpoints" / "newest" / "3").mkdir(parents=True)
     with pytest.raises(WorkdirError, match=r"best epoch .*eval\.moments \(m\.json\) was replaced"):
         runs.open_data([run], tmp_path, print)

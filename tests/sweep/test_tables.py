@@ -17,7 +17,7 @@ from hlformer_jax.figures import curves
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.sweep import Run, comparison, expand, results, tables
 from hlformer_jax.sweep.provenance import MixedDataError
-from hlformer_jax.training.checkpoints import WorkdirError
+from hlformer_jax.training.run_directory import WorkdirError
 
 # Tables
 

@@ -1,4 +1,4 @@
-"""The directory of a run: what is saved comes back; what is damaged or another run's says so."""
+"""Checkpoints: what is saved comes back; what is damaged or of another model says so."""
 
 import json
 import resource
@@ -13,275 +13,14 @@ import runs
 import tiny
 from tiny import configuration, write_run
 
-from hlformer_jax import files, training
+from hlformer_jax import training
 from hlformer_jax.config import ConfigError
 from hlformer_jax.runtime import devices
-from hlformer_jax.training import checkpoints, loaded_run
-from hlformer_jax.training.checkpoints import (
-    CheckpointError,
-    Fingerprints,
-    OccupiedError,
-    Progress,
-    RunCheckpoints,
-    Series,
-    WorkdirError,
-)
+from hlformer_jax.training import checkpoints, loaded_run, run_directory
+from hlformer_jax.training.checkpoints import CheckpointError, Progress, RunCheckpoints, Series
 from hlformer_jax.training.loaded_run import RunError, evaluate_checkpoint
+from hlformer_jax.training.run_directory import Fingerprints, WorkdirError
 from hlformer_jax.training.step import TrainState
-
-# Checkpoints
-
-
-def _claim(path, fingerprint="data", writes=True, **options):
-    return checkpoints.claim_workdir(path, runs.tree(**options), Fingerprints(fingerprint), writes)
-
-
-@pytest.fixture
-def started(tmp_path):
-    """The directory of a run that has a checkpoint."""
-    _claim(tmp_path).close()
-    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
-    return tmp_path
-
-
-def test_run_records_its_environment_and_resumes_in_another(started):
-    path = started / "config.json"
-    content = json.loads(path.read_text())
-    assert content["device"].endswith(jax.devices()[0].device_kind)
-    assert content["versions"]["jax"] == jax.__version__
-    path.write_text(json.dumps(content | {"device": "8 x H100", "versions": {"jax": "0.1"}}))
-    _claim(started).close()
-    assert json.loads(path.read_text()) == content
-
-
-def test_run_resumes_after_moves_of_data_and_settings(started):
-    checkpoints.check_workdir(started, runs.tree())
-    path = started / "config.json"
-    content = json.loads(path.read_text())
-    older = json.loads(path.read_text())
-    del older["config"]["precision"], older["config"]["loss"]["margin"]  # newer than the run
-    path.write_text(json.dumps(older))
-    with pytest.raises(WorkdirError, match=r"loss\.margin"):
-        _claim(started, **{"loss.margin": 0.3})
-    _claim(started).close()
-    assert json.loads(path.read_text()) == content
-    content["config"]["loss"]["unknown"] = 1.0
-    path.write_text(json.dumps(content))
-    with pytest.raises(WorkdirError, match="unknown"):
-        _claim(started)
-    content["config"]["loss"].pop("unknown")
-    path.write_text(json.dumps(content))
-    moved = {
-        "data.manual_dir": "a", "data.data_dir": "b", "data.resident": "never",
-        "data.cache_gib": 7.0, "eval.moments": "data", "train.checkpoint_seconds": 7.0,
-        "train.baseline": True, "train.log_every": 7,
-        "eval.video_batch": 7, "eval.query_batch": 7,
-    }  # fmt: skip
-    assert {*moved, "eval.node_batch"} == set(checkpoints.MOVABLE)  # the latter is of HOVER
-    _claim(started, **moved).close()
-
-
-def test_edited_times_of_moments_replace_no_metrics(started, tmp_path):
-    config = runs.tree(**{"eval.moments": "m.json"})
-    old, new = Fingerprints("data", "old"), Fingerprints("data", "new")
-    checkpoints.claim_workdir(started, config, old).close()
-    assert checkpoints.recorded_inputs(started) == old
-    checkpoints.check_workdir(started, config, new)  # the run resumes: they change no step
-    checkpoints.check_evaluation(started, started, config, old)
-    other = tmp_path / "other"
-    checkpoints.record_evaluation(other, started, config, old)
-    for directory in (started, other):
-        with pytest.raises(WorkdirError, match=r"eval\.moments \(m\.json\) was replaced"):
-            checkpoints.check_evaluation(directory, started, config, new)
-    checkpoints.check_evaluation(other, started, config, new, True)
-
-
-def test_an_edited_list_of_training_trees_resumes_no_run(tmp_path):
-    config = runs.hover("", **{"trees.train_subset": "few.txt"})
-    before = Fingerprints("data", None, "old")
-    checkpoints.claim_workdir(tmp_path, config, before).close()
-    assert checkpoints.recorded_inputs(tmp_path) == before
-    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
-    checkpoints.check_workdir(tmp_path, config, before)
-    edited = Fingerprints("data", None, "new")
-    with pytest.raises(WorkdirError, match=r"config\.trees\.train_subset \(few\.txt\) was edited"):
-        checkpoints.check_workdir(tmp_path, config, edited)
-    checkpoints.check_evaluation(tmp_path, tmp_path, config, edited)  # metrics stay the same
-    full = runs.hover("")
-    with pytest.raises(WorkdirError, match=r"differs in .*train_subset \(few\.txt there, full now"):
-        checkpoints.check_workdir(tmp_path, full, Fingerprints("data"))
-
-
-def test_a_run_from_before_lists_were_recorded_resumes(tmp_path):
-    config = runs.hover("", **{"trees.train_subset": "few.txt"})
-    checkpoints.claim_workdir(tmp_path, config, Fingerprints("data")).close()
-    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
-    checkpoints.check_workdir(tmp_path, config, Fingerprints("data", None, "new"))
-
-
-def test_patience_may_only_grow_on_resume_and_not_change_in_a_finished_run(started):
-    patience = runs.tree().train.patience
-    for change in (-1, 1):
-        with pytest.raises(
-            WorkdirError, match=rf"patience \({patience} there, {patience + change}"
-        ):
-            changed = runs.tree(**{"train.patience": patience + change})
-            checkpoints.check_finished(started, changed)
-    with pytest.raises(WorkdirError, match="train.patience"):
-        checkpoints.check_workdir(started, runs.tree(**{"train.patience": patience - 1}))
-    _claim(started, **{"train.patience": patience + 1}).close()
-    with pytest.raises(WorkdirError, match="train.patience"):
-        checkpoints.check_workdir(started, runs.tree())
-
-
-def test_finished_run_accepts_other_places_but_no_other_moments(started):
-    moved = {"data.manual_dir": "a", "train.log_every": 7, "train.baseline": True}
-    checkpoints.check_finished(started, runs.tree(**moved))
-    with pytest.raises(WorkdirError, match=r"eval\.moments"):
-        checkpoints.check_finished(started, runs.tree(**{"eval.moments": "data"}))
-
-
-@pytest.mark.parametrize(
-    ("options", "fingerprint", "message"),
-    [
-        ({"optim.learning_rate": 0.5}, "data", r"learning_rate \(0\.1 .*0\.5 now"),
-        ({}, "other data", "the data has other files"),
-    ],
-    ids=str,
-)
-def test_refusal_of_another_run_names_the_difference(started, options, fingerprint, message):
-    for writes in (True, False):  # processes beside the one that writes there find out too
-        with pytest.raises(WorkdirError, match=message):
-            _claim(started, fingerprint, writes, **options)
-
-
-@pytest.mark.parametrize("select", ["mIoU", "ratio=0.4-1/SumR", "SumR"])
-def test_moments_that_choose_the_best_epoch_stay(tmp_path, select):
-    chosen = {"eval.select": select}
-    _claim(tmp_path, **chosen, **{"eval.moments": "data"}).close()
-    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
-    moved = chosen | {"eval.moments": "other.json"}
-    if select == "SumR":
-        _claim(tmp_path, **moved).close()
-    else:
-        with pytest.raises(WorkdirError, match=r"eval\.moments \(data there, other\.json now\)"):
-            _claim(tmp_path, **moved)
-
-
-def test_edited_moments_that_choose_the_best_epoch_are_refused(tmp_path):
-    config = runs.tree(**{"eval.select": "mIoU", "eval.moments": "m.json"})
-    claim = lambda moments: checkpoints.claim_workdir(
-        tmp_path, config, Fingerprints("data", moments)
-    )
-    claim(None).close()
-    (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
-    for moments in ("old", "old"):  # the first is of a run without a record of times
-        claim(moments).close()
-    refused = r"best epoch .*eval\.moments \(m\.json\) was replaced"
-    with pytest.raises(WorkdirError, match=refused):
-        claim("new")
-    with pytest.raises(WorkdirError, match=refused):  # a process beside the one that writes
-        checkpoints.claim_workdir(tmp_path, config, Fingerprints("data", "new"), writes=False)
-
-
-def test_directory_without_checkpoint_or_results_is_free(tmp_path):
-    _claim(tmp_path).close()
-    _claim(tmp_path, **{"optim.learning_rate": 0.5}).close()
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["config"]["optim"]["learning_rate"] == 0.5
-    (tmp_path / "test_metrics.json").write_text("{}")
-    checkpoints.check_workdir(tmp_path, runs.tree(**{"optim.learning_rate": 0.5}))
-    with pytest.raises(WorkdirError, match=r"optim\.learning_rate"):
-        checkpoints.check_workdir(tmp_path, runs.tree())
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *((name, "file") for name in (*checkpoints.WRITTEN, "config.json")),
-        ("config.json", "link"),
-        ("config.json", "directory"),
-    ],
-)
-def test_foreign_files_in_a_directory_are_refused(tmp_path, name, kind):
-    directory, theirs = tmp_path / "run", tmp_path / "theirs"
-    directory.mkdir()
-    theirs.write_text('{"mine": 1}')
-    place = directory / name
-    make = {
-        "file": lambda: place.write_bytes(theirs.read_bytes()),
-        "link": lambda: place.symlink_to(theirs),
-        "directory": place.mkdir,
-    }
-    make[kind]()
-    before = place.lstat()
-    with pytest.raises((checkpoints.WorkdirError, files.OutputError)):
-        checkpoints.claim_workdir(directory, runs.tree(), Fingerprints("data"))
-    assert place.lstat() == before and theirs.read_text() == '{"mine": 1}'
-
-
-def test_record_behind_a_link_is_read_but_not_written(started, tmp_path):
-    record, target = started / "config.json", tmp_path / "moved.json"
-    inputs = checkpoints.recorded_inputs(started)
-    record.rename(target)
-    record.symlink_to(target)
-    assert checkpoints.recorded_inputs(started) == inputs and inputs.data is not None
-    checkpoints.check_finished(started, runs.tree())
-    checkpoints.describe_unfinished(started)
-    with pytest.raises(files.OutputError, match="is a link"):
-        _claim(started)
-
-
-def test_run_without_its_record_names_the_missing_file(started):
-    (started / "config.json").unlink()
-    with pytest.raises(WorkdirError, match=r"holds checkpoints, but no config\.json, so"):
-        _claim(started)
-
-
-def test_files_beside_a_run_do_not_matter(tmp_path):
-    (tmp_path / "slurm-1.out").write_text("theirs")
-    checkpoints.claim_workdir(tmp_path, runs.tree(), Fingerprints("data")).close()
-
-
-def test_running_run_is_refused(tmp_path):
-    with _claim(tmp_path):
-        with pytest.raises(OccupiedError, match="another process trains"):
-            _claim(tmp_path)
-        _claim(tmp_path, writes=False)  # another process of the run
-    _claim(tmp_path).close()
-
-
-def test_metrics_of_other_data_are_not_mixed(started, tmp_path_factory):
-    config, new = runs.tree(), tmp_path_factory.mktemp("new")
-    checkpoints.check_evaluation(started, started, config, Fingerprints("data"))
-    checkpoints.check_evaluation(new, started, config, Fingerprints("other data"))
-    with pytest.raises(WorkdirError, match="other data"):
-        checkpoints.check_evaluation(started, started, config, Fingerprints("other data"))
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"\0\xff\xfe", b"[]", b"{}", b'{"config": [], "data_fingerprint": null}']
-)
-def test_damaged_record_of_a_run_is_to_be_restored(started, content):
-    path, best = started / "config.json", started / "checkpoints" / "best"
-    path.write_bytes(content)
-    message = rf"{path} is damaged \(.*\): restore it from a copy"
-    for read in (lambda: checkpoints.check_workdir(started, runs.tree()), lambda: _claim(started)):
-        with pytest.raises(WorkdirError, match=message) as refusal:
-            read()
-        assert "remove" not in str(refusal.value)
-    best.mkdir()
-    with pytest.raises(RunError, match=rf"{message}.* `config`, `checkpoint`={best} and another"):
-        loaded_run.read_config(started)
-
-
-def test_record_of_another_program_is_told_from_a_damaged_one(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
-    with pytest.raises(WorkdirError, match="was not written by a run .*: choose another `workdir`"):
-        checkpoints.check_workdir(tmp_path, runs.tree())
-    with pytest.raises(RunError, match="was not written by a run .*: give the directory of a run"):
-        loaded_run.read_config(tmp_path)
-
 
 TREE = {"block": {"kernel": np.arange(6.0, dtype=np.float32).reshape(2, 3)}, "bias": np.ones(2)}
 
@@ -455,23 +194,26 @@ def test_state_progress_and_best_parameters_are_restored(tmp_path):
 
 
 def test_removed_newest_state_does_not_remove_the_best(tmp_path):
-    _claim(tmp_path).close()
+    def claim():
+        return run_directory.claim_workdir(tmp_path, runs.tree(), Fingerprints("data"))
+
+    claim().close()
     series = RunCheckpoints(tmp_path, 0.0)
     series.keep_best(3, _state(3).params, {"epoch": 0})
     with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
         patch.setattr(series.newest, "save", _out_of_memory)
         series.save(_state(3), _after(1.0))
-    _claim(tmp_path).close()  # killed in the first save: it begins again
+    claim().close()  # killed in the first save: it begins again
     series = RunCheckpoints(tmp_path, 0.0)
     assert series.best.latest() is None
     series.keep_best(3, _state(3).params, {"epoch": 0})
     series.save(_state(3), _after(1.0))
-    _claim(tmp_path).close()
+    claim().close()
     newest = tmp_path / "checkpoints" / "newest"
     for remove in (lambda: shutil.rmtree(newest / "3"), newest.rmdir):
         remove()
         with pytest.raises(WorkdirError, match=r"newest has no state .*best has the best"):
-            _claim(tmp_path)
+            claim()
         assert checkpoints.open_params(tmp_path).latest() == 3
 
 

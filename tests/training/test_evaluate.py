@@ -20,10 +20,10 @@ import runs
 from hlformer_jax import files, terminal, training
 from hlformer_jax.config import load
 from hlformer_jax.retrieval.ranking import ScoreError
-from hlformer_jax.training import checkpoints, loaded_run, loop
-from hlformer_jax.training.checkpoints import WorkdirError
+from hlformer_jax.training import checkpoints, loaded_run, loop, run_directory
 from hlformer_jax.training.loaded_run import evaluate_checkpoint
 from hlformer_jax.training.prvr import PRVR
+from hlformer_jax.training.run_directory import WorkdirError
 
 
 def _quiet(line):
@@ -156,7 +156,7 @@ def test_fields_without_influence_on_metrics_may_differ(run, data_dir, tmp_path)
 
 def test_evaluation_beside_a_run_is_recorded(run, data_dir, tmp_path, monkeypatch):
     beside, lines = tmp_path / "beside", []
-    monkeypatch.setattr(checkpoints, "describe_unfinished", lambda path: "epoch 1 of 3")
+    monkeypatch.setattr(run_directory, "describe_unfinished", lambda path: "epoch 1 of 3")
     monkeypatch.setattr(PRVR, "notes", lambda family: ["a remark"])
     config = runs.retrieval(data_dir)
     result = evaluate_checkpoint(config, run, None, lines.append, beside)

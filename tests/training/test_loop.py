@@ -20,7 +20,7 @@ from hlformer_jax.config import FIELDS, ConfigError
 from hlformer_jax.data.feed import Chunk, Schedule
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices
-from hlformer_jax.training import checkpoints, loop
+from hlformer_jax.training import checkpoints, loop, run_directory
 from hlformer_jax.training.checkpoints import Progress
 from hlformer_jax.training.hover import HOVER
 from hlformer_jax.training.loop import MetricsLogger, NonFiniteLossError
@@ -166,7 +166,7 @@ def test_family_is_asked_for_the_steps_and_order_of_its_run(tmp_path):
 
 
 def test_finished_run_is_not_lengthened(finished):
-    with pytest.raises(checkpoints.WorkdirError, match=r"train\.epochs \(3 there, 5 now\)"):
+    with pytest.raises(run_directory.WorkdirError, match=r"train\.epochs \(3 there, 5 now\)"):
         runs.train(runs.tree(**{"train.epochs": 5}), finished)
 
 
@@ -273,9 +273,9 @@ def test_finished_run_reports_again_without_changes(finished, capsys):
 
 @pytest.mark.slow  # it takes seconds
 def test_directory_is_claimed_while_its_run_lasts(tmp_path, monkeypatch):
-    with files.lock(tmp_path), pytest.raises(checkpoints.OccupiedError):
+    with files.lock(tmp_path), pytest.raises(run_directory.OccupiedError):
         runs.train(runs.tree(), tmp_path)
-    with runs.start(runs.tree(), tmp_path), pytest.raises(checkpoints.OccupiedError):
+    with runs.start(runs.tree(), tmp_path), pytest.raises(run_directory.OccupiedError):
         runs.train(runs.tree(), tmp_path)
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         patch.setattr(loop, "compile_steps", _fail)

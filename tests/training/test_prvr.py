@@ -13,7 +13,7 @@ from tiny import Linear, cosine_maxima
 
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
-from hlformer_jax.data.annotations import Span
+from hlformer_jax.data.annotations.spans import Span
 from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.losses import retrieval
 from hlformer_jax.losses.retrieval import Pairs

@@ -13,7 +13,8 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.retrieval import ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import checkpoints, loaded_run, loop, optim
-from hlformer_jax.training.checkpoints import CheckpointError, WorkdirError
+from hlformer_jax.training.checkpoints import CheckpointError
+from hlformer_jax.training.run_directory import WorkdirError
 
 
 def test_run_reports_start_epochs_and_end(retrieval):

@@ -26,17 +26,9 @@ from jaxtyping import Float
 
 from hlformer_jax import files
 from hlformer_jax.cli import command_line
-from hlformer_jax.data.annotations import (
-    AnnotatedMoment,
-    Span,
-    TimedVideo,
-    annotate,
-    as_seconds,
-    field,
-    parse_object,
-    possible_times,
-    read_text,
-)
+from hlformer_jax.data.annotations.moments import AnnotatedMoment, TimedVideo, annotate
+from hlformer_jax.data.annotations.parsing import as_seconds, field, parse_object, read_text
+from hlformer_jax.data.annotations.spans import Span, possible_times
 from hlformer_jax.data.sources.protocol import (
     SPLITS,
     Caption,
@@ -210,7 +202,7 @@ class ExtractedReader(Reader):
         return self._words[slice(*self._word_rows[caption_id])].astype(np.float32)
 
     def annotations(self, split: str) -> Any:
-        """Return the moments of captions that have times, as `annotations.configured_spans` reads.
+        """Return the moments of captions that have times, as `spans.configured_spans` reads.
 
         The interval of the frames is given, because it is the error of the videos' lengths.
         """
@@ -285,7 +277,7 @@ class TimedReader(ExtractedReader):
             logging.warning("%s: %d captions have no times and are left out", folder, untimed)
 
     def annotations(self, split: str) -> dict[str, Any]:
-        """Return durations, moments and texts of parents of a split; see `annotations.annotate`.
+        """Return durations, moments and texts of parents of a split; see `moments.annotate`.
 
         Raises:
           DataError: for an impossible time.

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax.data.annotations import AnnotatedMoment, TimedVideo, annotate
+from hlformer_jax.data.annotations.moments import AnnotatedMoment, TimedVideo, annotate
 from hlformer_jax.data.sources.protocol import (
     SPLITS,
     Caption,
@@ -293,7 +293,7 @@ class SyntheticReader(PlantedReader):
             self._teacher_map = normal / np.sqrt(_LATENT_DIM)
 
     def annotations(self, split: str) -> dict[str, dict[str, tuple[int, int, int]]]:
-        """Return the times of moments, at one frame per second; see `annotations.Span`."""
+        """Return the times of moments, at one frame per second; see `spans.Span`."""
         return {
             "spans": {
                 caption.caption_id: (*self.moments[caption.caption_id], len(self._frames[video]))
@@ -365,7 +365,7 @@ class TreesReader(PlantedReader):
         super().__init__(corpus)
 
     def annotations(self, split: str) -> dict[str, Any]:
-        """Return durations and moments of a split; see `annotations.annotate`."""
+        """Return durations and moments of a split; see `moments.annotate`."""
         return annotate(TreeCorpus.name, self.videos[split], self)
 
     def _draw(self, split: str, video: str, rng: np.random.Generator) -> tuple[Caption, ...]:

@@ -33,7 +33,7 @@ def check_place(out: Path, flag: str, index: Index | None = None) -> None:
         directory = index.directory
     if directory is not None:
         raise SearchError(f"{flag}={out} is inside the index {directory}: choose another path")
-    name = None if index is None else index.name_below(real)
+    name = None if index is None else index.roots.name_below(real)
     if index is None or name is None:
         return
     if name in index.videos:

@@ -147,7 +147,7 @@ def _check_precision(index: Index, precision: str | None) -> None:
 
 def _text_features(options: Options) -> None:
     """Write the features of the captions of a released collection."""
-    from hlformer_jax.data import annotations
+    from hlformer_jax.data.annotations.captions import read_sentences
     from hlformer_jax.data.sources import protocol
     from hlformer_jax.data.sources.released import hdf5, layouts
 
@@ -166,7 +166,7 @@ def _text_features(options: Options) -> None:
     out, replace = options.out or collection.text_features, files.replacing(options.overwrite)
     console.check_place(out, "--out")
     files.check_output(out, replace)
-    sentences = annotations.read_sentences(lists)
+    sentences = read_sentences(lists)
     load = optional("hlformer_jax.encoders.hub", "search").load_text
     encoder = load(options.encoder or DEFAULT_TEXT_ENCODER, report=terminal.report)
     with terminal.bar("caption", len(sentences)) as bar:

@@ -206,12 +206,11 @@ def _open_existing(directory: Path) -> Index | None:
     """Open an index; None if the directory is new or empty."""
     try:
         return Index.open(directory)
-    except DamagedError:
+    except SearchError as error:
         check_place(directory)
-        return None  # nothing of the index can be read: create it again
-    except SearchError:
-        check_place(directory)
-        if has_index_files(directory):
+        if type(error) is DamagedError:  # not unreadable at the moment, but lost
+            terminal.warn(f"{error}: the index is made anew, without tags and recognised speech")
+        elif has_index_files(directory):
             raise
         return None
 
@@ -266,7 +265,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
             f" {root}: give an indexed folder, another --index, or --move-root if the folder"
             f" has moved; to add {root}, run {add_command}"
         )
-    missing = [name for name in roots if index.is_missing(name)]
+    missing = [name for name in roots if roots.is_missing(name)]
     if len(missing) != 1:
         listed = " and ".join(str(roots[name]) for name in (missing or roots))
         state = "missing: mount the others" if missing else "available: move or unmount one of them"
@@ -275,7 +274,7 @@ def _root_to_move(index: Index, root: Path, move_root: bool) -> str:
             f" {listed} are {state} first; to add a folder, run {add_command}"
         )
     name = missing[0] if len(roots) > 1 else ""
-    index.check_root(root, instead_of=name)
+    roots.check_apart(root, instead_of=name)
     terminal.warn(f"{roots[name]} is now {root}")
     return name
 

@@ -53,8 +53,8 @@ from hlformer_jax.text import printable
              dest="without"),
     option("--k", "largest number of videos to show (default: 10)", type=int, default=10),
     option("--offset", "skip this many of the best results (default: 0)", type=int, default=0),
-    option("--min-score", "leave out results with a lower score (default: none)", type=float,
-           metavar="SCORE"),
+    option("--min-score", "leave out results with a lower score, except matches in the transcript"
+           " (default: none)", type=float, metavar="SCORE"),
     option("--signals", f"search only by these signals, separated by commas: {', '.join(SIGNALS)}"
            " (default: all that accept the query)", metavar="NAMES"),
     option("--moments", "largest number of moments to find in each video (default: 3)", type=int,

@@ -116,13 +116,14 @@ def tag(options: Options) -> None:
 def prune(options: Options) -> None:
     """List videos whose files are missing; with --yes, drop them from the index."""
     index = console.open_index(options.index)
-    roots, missing_roots = index.roots, index.offline_roots()
+    roots = index.roots
+    missing_roots = roots.offline()
     if len(missing_roots) == len(roots):
         raise SearchError(f"{index.root} is missing, so nothing is dropped: mount its disk")
     for name in missing_roots:
         terminal.warn(f"{roots[name]} is missing, so its videos are kept: mount its disk")
     offline = [video for video in index.offline() if split_name(video)[0] not in missing_roots]
-    names = [video for video in offline if index.is_deleted(video, follow=True)]
+    names = [video for video in offline if roots.is_deleted(video, follow=True)]
     if unreadable := sorted(set(offline) - set(names)):
         count, first = len(unreadable), unreadable[0]
         terminal.warn(f"{count} videos cannot be read and are kept, first {first}")
@@ -135,7 +136,8 @@ def prune(options: Options) -> None:
         return
     with index.writing() as writer:
         indexed = {name for name, record in index.videos.items() if record.indexed}
-        missing = {name for name in indexed & {*names} if index.is_deleted(name, follow=True)}
+        roots = index.roots
+        missing = {name for name in indexed & {*names} if roots.is_deleted(name, follow=True)}
         writer.forget(missing)
     left = sum(record.indexed for record in index.videos.values())
     terminal.show(f"dropped {len(missing)} videos, {left} are left")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlformer_jax import files
-from hlformer_jax.data.annotations import Span, possible_times
+from hlformer_jax.data.annotations.spans import Span, possible_times
 from hlformer_jax.errors import SearchError
 
 SPLITS = ("train", "val", "test")

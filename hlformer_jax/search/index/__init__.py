@@ -1,7 +1,7 @@
 """The index of an archive: records of its videos, and their embeddings."""
 
 from hlformer_jax.search.index.disk import LockedError, MissingIndexError, ReplacedIndexError
-from hlformer_jax.search.index.index import Index, find_missing
+from hlformer_jax.search.index.index import Index
 from hlformer_jax.search.index.records import (
     EncoderFacts,
     Entry,
@@ -12,6 +12,7 @@ from hlformer_jax.search.index.records import (
     VideoArrays,
     split_name,
 )
+from hlformer_jax.search.index.roots import find_missing
 from hlformer_jax.search.index.writer import FAVOURITE, Writer, tag_key
 
 __all__ = [

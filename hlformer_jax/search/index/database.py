@@ -229,8 +229,10 @@ class Database:
         """Open the copy of the database, because of an error; raise it if the copy is damaged."""
         try:
             self._connect(COPY)
+        except UnreadableError as copy_error:  # the index is not lost
+            raise UnreadableError(f"{error}; {copy_error}") from None
         except DamagedError:
-            raise error from None
+            raise type(error)(f"{error}, and its copy is damaged or missing") from None
         line = f"{error}: its copy of {_modified(self.directory / COPY)} is used"
         if not isinstance(error, UnreadableError):
             line += "; index the folder again to repair it, and repeat later transcriptions"

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ from hlformer_jax.search.index.records import (
     join_name,
     split_name,
 )
+from hlformer_jax.search.index.roots import Roots, find_missing
 from hlformer_jax.search.index.writer import Writer
 from hlformer_jax.text import legible, suggestion
 
@@ -174,13 +175,10 @@ class Index:
         return self.roots[""]
 
     @property
-    def roots(self) -> dict[str, Path]:
-        """All roots by their names; the name of the first root is empty."""
-        return self._database.decode(_roots, "SELECT name, path FROM roots ORDER BY name")
-
-    def path(self, name: str) -> Path:
-        """Return the path of a video; if its root was removed, a path that does not exist."""
-        return self.locate()(name)
+    def roots(self) -> Roots:
+        """All roots, as the database has them now."""
+        statement = "SELECT name, path FROM roots ORDER BY name"
+        return Roots(self._database.decode(_roots, statement), self.directory)
 
     def unchanged_path(self, name: str) -> Path:
         """Return the path of a video whose file has the content that was indexed.
@@ -192,7 +190,7 @@ class Index:
           SearchError: if the content has changed.
           OSError: if the file cannot be read.
         """
-        path, record = self.path(name), self.record(name)
+        path, record = self.roots.path(name), self.record(name)
         if record is None or not record.content or files.is_gone(path, follow=True):
             return path
         if Stamp.from_status(path.stat()) != record.stamp and files.digest(path) != record.content:
@@ -200,85 +198,6 @@ class Index:
                 f"{path} has changed since it was indexed: index its folder again, and search again"
             )
         return path
-
-    def locate(self) -> Callable[[str], Path]:
-        """Return a function like `path` that reads the roots only once, for many videos."""
-        roots = self.roots
-
-        def path(name: str) -> Path:
-            root, path_below = split_name(name)
-            return roots.get(root, self.directory / "unknown folder" / root) / path_below
-
-        return path
-
-    def name_below(self, path: Path) -> str | None:
-        """Return the name that a file with an absolute path has; None if it is in no root."""
-        return self.locate_names()(path)
-
-    def locate_names(self) -> Callable[[Path], str | None]:
-        """Return a function like `name_below` that reads the roots only once, for many files."""
-        roots = [(root, folder, len(folder.parts)) for root, folder in self.roots.items()]
-
-        def name_below(path: Path) -> str | None:
-            parts = path.parts
-            for root, folder, depth in roots:
-                if parts[:depth] == folder.parts:
-                    return join_name(root, "/".join(parts[depth:]) or ".")
-            return None
-
-        return name_below
-
-    def is_available(self, root: str) -> bool:
-        """Return whether a root exists and is not empty: an offline disk leaves an empty folder."""
-        place = self.roots.get(root, Path())
-        with contextlib.suppress(OSError), os.scandir(place) as entries:
-            return place != Path() and next(entries, None) is not None
-        return False
-
-    def is_missing(self, root: str) -> bool:
-        """Return whether a root is missing or empty; False if it cannot be read."""
-        place = self.roots.get(root, Path())
-        try:
-            with os.scandir(place) as entries:
-                return next(entries, None) is None
-        except OSError:
-            return files.is_gone(place, follow=True)
-
-    def offline_roots(self) -> list[str]:
-        """Return the names of the roots that are not available, in the order of `roots`."""
-        return [name for name in self.roots if not self.is_available(name)]
-
-    def is_deleted(self, name: str, follow: bool = False) -> bool:
-        """Return whether a video's file is missing in a root that is available.
-
-        The root is checked between two checks of the file: if its disk goes offline or comes back
-        meanwhile, the file is not taken for deleted.
-
-        Args:
-          name: the name of a video.
-          follow: whether to follow a link, so that a link without a target counts as missing.
-        """
-        path, root = self.path(name), split_name(name)[0]
-        return (
-            files.is_gone(path, follow) and self.is_available(root) and files.is_gone(path, follow)
-        )
-
-    def check_root(self, folder: Path, instead_of: str | None = None) -> None:
-        """Check that a folder shares no files with a root, so that no video is indexed twice.
-
-        Args:
-          folder: the absolute path of a folder.
-          instead_of: name of a root that the folder replaces, and is not compared with.
-
-        Raises:
-          SearchError: if the folder contains a root, or is inside one.
-        """
-        for name, root in self.roots.items():
-            if name != instead_of and (root.is_relative_to(folder) or folder.is_relative_to(root)):
-                raise SearchError(
-                    f"{folder} and {root}, a folder of this index, have files in common:"
-                    " choose a folder outside of it"
-                )
 
     # Settings
 
@@ -392,8 +311,8 @@ class Index:
 
     def entries(self) -> list[Entry]:
         """Return all videos in the order of their paths, with their current availability."""
-        videos, locate, tags = self.videos, self.locate(), self.tags
-        paths = {name: locate(name) for name in sorted(videos)}
+        videos, roots, tags = self.videos, self.roots, self.tags
+        paths = {name: roots.path(name) for name in sorted(videos)}
         entries, offline = [], find_missing(paths)
         for name, path in paths.items():
             record = videos[name]
@@ -414,7 +333,7 @@ class Index:
         Raises:
           SearchError: if the index has no such video.
         """
-        for name in (video, self.name_below(Path(os.path.abspath(video))) or ""):
+        for name in (video, self.roots.name_below(Path(os.path.abspath(video))) or ""):
             if name and self.record(name) is not None:
                 return name
         statement = "SELECT root, path FROM paths WHERE id = ?"
@@ -429,8 +348,8 @@ class Index:
 
     def unreadable(self, videos: Iterable[str]) -> list[str]:
         """Return the offline videos whose files may exist, in a folder that cannot be read."""
-        locate = self.locate()
-        return [video for video in videos if not files.is_gone(locate(video), follow=True)]
+        roots = self.roots
+        return [video for video in videos if not files.is_gone(roots.path(video), follow=True)]
 
     def summary(self) -> dict[str, Any]:
         """Return counts, seconds and bytes of the index, and its encoder and settings."""
@@ -857,27 +776,3 @@ def _unpack_counts(rows: list[Any]) -> list[Any]:
 def _check_counts(counts: np.ndarray, rows: int) -> None:
     if len(counts) != rows:
         raise ValueError(f"{len(counts)} counts of {rows} rows")
-
-
-def find_missing(paths: Mapping[str, Path]) -> set[str]:
-    """Return the names of the videos whose files are missing: deleted, moved, or offline.
-
-    Each folder is listed once, which is faster than a call for each file.
-
-    Args:
-      paths: the path of each video, by its name.
-    """
-    names: dict[str, set[str]] = {}  # of the files in each folder
-    missing = set()
-    for name, path in paths.items():
-        folder, _, file = name.rpartition("/")
-        if folder not in names:
-            names[folder] = set()
-            with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):  # a link in a circle
-                        if entry.is_file():
-                            names[folder].add(entry.name)
-        if file not in names[folder]:
-            missing.add(name)
-    return missing

@@ -238,7 +238,7 @@ class Writer:
         ):
             content = content or removed
         names = self._index.excluded_paths(content)
-        self._delete_exclusions({name, *filter(self._index.is_deleted, names)})
+        self._delete_exclusions({name, *filter(self._index.roots.is_deleted, names)})
 
     def keeps_out(self, name: str, content: str, stamp: Stamp, kept: int = 0) -> bool:
         """Exclude a path whose content a user has removed, there or under another path.
@@ -262,7 +262,7 @@ class Writer:
             return False
         moved = [path for path in removed if path != name and self._has_left(path, content)]
         paths = self._index.paths(content)
-        is_kept = len(paths) < kept or any(map(self._index.is_deleted, paths))
+        is_kept = len(paths) < kept or any(map(self._index.roots.is_deleted, paths))
         if name not in removed and (is_kept or paths and not moved):
             return False
         if record is not None:
@@ -275,7 +275,7 @@ class Writer:
         """Return whether a content is no longer at a path: it was moved, deleted or replaced."""
         record = self._index.record(name)
         is_replaced = record is not None and record.content != content
-        return is_replaced or self._index.is_deleted(name)
+        return is_replaced or self._index.roots.is_deleted(name)
 
     def compact(self) -> None:
         """Copy the used rows to new files if more than `DEAD_SHARE` of all rows are unused.
@@ -397,8 +397,8 @@ class Writer:
         Raises:
           SearchError: if the folder contains a root, or is inside one.
         """
-        self._index.check_root(folder)
         roots = self._index.roots
+        roots.check_apart(folder)
         name = base = folder.name or "root"
         for number in itertools.count(2):
             if name not in roots and not os.path.lexists(self._index.root / name):

@@ -271,7 +271,7 @@ def resolve_additions(
       SearchError: if a path does not exist, a file is not below a root, or a new folder has no
         videos, contains a root, or is inside a root.
     """
-    video = real_video()
+    video, roots = real_video(), index.roots
     videos: list[Path] = []
     new_roots: list[Path] = []
     for path in paths:
@@ -279,11 +279,11 @@ def resolve_additions(
         has_name = path.name not in ("", "..")
         absolute = path.parent.resolve() / path.name if has_name else path.resolve()
         given_path = Path(os.path.abspath(path))
-        if index.name_below(absolute) is None and index.name_below(given_path) is not None:
+        if roots.name_below(absolute) is None and roots.name_below(given_path) is not None:
             absolute = given_path  # in a root by a link that leads out of it
         if not absolute.exists():
             raise SearchError(f"{path} does not exist: give files of {index.root}, or a folder")
-        is_outside = index.name_below(absolute) is None
+        is_outside = roots.name_below(absolute) is None
         if is_outside:
             if not absolute.is_dir():
                 raise SearchError(
@@ -291,7 +291,7 @@ def resolve_additions(
                     " add the folder that contains it"
                 )
             absolute = absolute.resolve()
-            index.check_root(absolute)
+            roots.check_apart(absolute)
             new_roots.append(absolute)
         files = video.find(absolute, report, pulse) if absolute.is_dir() else [absolute]
         if is_outside and not files:
@@ -329,10 +329,11 @@ def forget_deleted(index: Index, present: Collection[str] = ()) -> int:
     Returns:
       The number of records.
     """
+    roots = index.roots
     names = [
         name
         for name, record in index.videos.items()
-        if not record.indexed and name not in present and index.is_deleted(name)
+        if not record.indexed and name not in present and roots.is_deleted(name)
     ]
     if names:
         with index.writing() as writer:
@@ -401,7 +402,7 @@ class _Run:
         inside = f"{self.index.directory.resolve()}{os.sep}"
         candidates = self._find(roots) if only is None else only
         paths = (path for path in candidates if not str(path).startswith(inside))
-        name_below = self.index.locate_names()
+        name_below = self.index.roots.name_below
         names = sorted({_name(path, name_below, root) for path in paths})
         self._present = set(names)
         self._count["unlisted"] = len(self._unlisted)
@@ -417,7 +418,7 @@ class _Run:
         self._excluded = {name: exclusion.content for name, exclusion in excluded.items()}
         contents = {content for content in self._excluded.values() if content}
         self._kept = {content: len(self.index.paths(content)) for content in contents}
-        locate = self.index.locate()
+        locate = self.index.roots.path
         pending = [
             name
             for name in names
@@ -462,7 +463,7 @@ class _Run:
     def _keep_offline(self) -> None:
         """Count videos that cannot be reached; forget missing files that had failed."""
         self._count["forgotten"] += forget_deleted(self.index, self._present)
-        locate, real_path = self.index.locate(), _real_paths()
+        locate, real_path = self.index.roots.path, _real_paths()
         names: dict[tuple[str, int], str] = {}  # names of the present videos by their files
 
         def identify(video: str) -> tuple[str, int]:
@@ -505,7 +506,7 @@ class _Run:
         while names and read < BYTES_AT_ONCE:
             digested: list[tuple[_File, str]] = []
             until = time.monotonic() + SECONDS_AT_ONCE
-            locate = self.index.locate()
+            locate = self.index.roots.path
             while names and read < BYTES_AT_ONCE and len(digested) < PATHS_AT_ONCE:
                 self.pulse()
                 name = names.pop()
@@ -586,7 +587,7 @@ class _Run:
         for old_name in sorted(self.index.paths(content)):
             record = self.index.record(old_name)
             if old_name not in self._present and record is not None and record.indexed:
-                if self.index.is_deleted(old_name):
+                if self.index.roots.is_deleted(old_name):
                     writer.move(old_name, name)
                     return
 
@@ -640,7 +641,8 @@ class _Run:
         size, fps = OVERSIZE * encoder.image_size, self.index.fps
         every_frame = self.index.every_frame
         job = Job(self.video, fps, size, encoder.preprocess, self.timeout, every_frame)
-        contents = {self.index.path(files[0].name): content for content, files in tasks.items()}
+        locate = self.index.roots.path
+        contents = {locate(files[0].name): content for content, files in tasks.items()}
         encoded_by_path: dict[Path, _Encoded] = {}
         started = time.monotonic()
         done = 0

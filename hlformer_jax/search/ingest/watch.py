@@ -187,9 +187,9 @@ class Follower:
         self._changed_subtitles.clear()
         all_settled = len(ready) == len(self._changed_files)
         self._next_scan = second + (RESCAN if all_settled else self._settle)
-        roots_before = set(index.offline_roots())
+        roots_before = set(index.roots.offline())
         missing = _missing_videos(index, roots_before) if all_settled else set()
-        roots_after = set(index.offline_roots())
+        roots_after = set(index.roots.offline())
         self._report_roots(index, roots_after)
         if all_settled:  # until then, an offline video may have moved
             with contextlib.suppress(LockedError):  # or after the next scan
@@ -230,7 +230,7 @@ class Follower:
         before = index.videos
         try:
             index_folder(
-                index, self._encoder, only=[index.path(path) for path in ready], restore=False,
+                index, self._encoder, only=[*map(index.roots.path, ready)], restore=False,
                 video=self._video, report=self._report, **self._options,
             )  # fmt: skip
         except LockedError as error:
@@ -269,7 +269,8 @@ class Follower:
 
 
 def _online_roots(index: Index) -> dict[str, Path]:
-    return {name: root for name, root in index.roots.items() if index.is_available(name)}
+    roots = index.roots
+    return {name: root for name, root in roots.items() if roots.is_available(name)}
 
 
 def _changed_stamps(
@@ -288,7 +289,7 @@ def _changed_stamps(
     paths, errors = find_in_roots(_online_roots(index).values(), video, skip)
     for error in errors:
         skip(str(error))
-    name_below = index.locate_names()
+    name_below = index.roots.name_below
     for file in paths:
         path = name_below(file)
         if path is None or index_path in file.parents:
@@ -310,7 +311,7 @@ def _missing_videos(index: Index, offline_roots: Collection[str]) -> set[str]:
         for path, record in index.videos.items()
         if record.indexed and split_name(path)[0] not in offline_roots
     ]
-    locate = index.locate()
+    locate = index.roots.path
     return find_missing({path: locate(path) for path in paths})
 
 

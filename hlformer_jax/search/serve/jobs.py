@@ -243,12 +243,6 @@ class Jobs:
             self.job = self.job.model_copy(update=change(self.job))
 
 
-class EventStream(StreamingResponse):
-    """Server-sent events."""
-
-    media_type = "text/event-stream"
-
-
 def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter:
     """Return the addresses that change an index and show its folders and jobs.
 
@@ -257,38 +251,38 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
       jobs: its jobs.
       permission: checks every request to these addresses.
     """
-    error = {"model": schemas.Problem, "description": "refused, in one line"}
-    router = APIRouter(dependencies=[Depends(permission)], responses={403: error, 409: error})
+    router = APIRouter(dependencies=[Depends(permission)])
 
     def answer(job: Job) -> Response:
         return Answer(job.model_dump())
 
-    @router.get("/api/roots", responses=schemas.responses(Roots))
+    @router.get("/api/roots", response_model=Roots)
     def roots() -> Response:
         """The folders of the index, with their paths."""
         return Answer(schemas.roots(library.open_index()))
 
-    @router.get("/api/job", responses=schemas.responses(Job))
+    @router.get("/api/job", response_model=Job)
     def job() -> Response:
         """The current change of the index, or the last one."""
         return answer(jobs.job)
 
-    @router.get("/api/job/events", response_class=EventStream, responses=schemas.responses(Job))
+    @router.get("/api/job/events", response_class=StreamingResponse)
     async def events() -> Response:
-        """The states of the job as server-sent events, from now to its end."""
-        return EventStream(jobs.events(), headers={"x-accel-buffering": "no"})
+        """The states of the job (`Job`) as server-sent events, from now to its end."""
+        headers = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
+        return StreamingResponse(jobs.events(), headers=headers)
 
-    @router.post("/api/index", responses=schemas.responses(Job))
+    @router.post("/api/index", response_model=Job)
     def index(retry: bool = False) -> Response:
         """Start to update the index; with retry, also try failed files again."""
         return answer(jobs.index(retry))
 
-    @router.post("/api/retry/{id}", responses=schemas.responses(Job))
+    @router.post("/api/retry/{id}", response_model=Job)
     def retry(id: str) -> Response:
         """Start to try a failed file again."""
         return answer(jobs.retry(find_entry(library, id).path))
 
-    @router.post("/api/add", responses=schemas.responses(Job))
+    @router.post("/api/add", response_model=Job)
     def add(path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
         """Start to add a folder or a file of the server's machine to the index."""
         try:
@@ -299,7 +293,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
             raise Refusal("path.relative")
         return answer(jobs.add(place))
 
-    @router.post("/api/remove", responses=schemas.responses(Job))
+    @router.post("/api/remove", response_model=Job)
     def remove(
         id: Ids = (), folder: Annotated[str | None, Query(max_length=4096)] = None
     ) -> Response:
@@ -315,7 +309,7 @@ def addresses(library: Library, jobs: Jobs, permission: Permission) -> APIRouter
             raise ParameterError("id: name a video, or an added folder with folder=NAME")
         return answer(jobs.remove(videos))
 
-    @router.post("/api/stop", responses=schemas.responses(Job))
+    @router.post("/api/stop", response_model=Job)
     def stop() -> Response:
         """Stop the job. Complete videos stay indexed, and the next job continues."""
         return answer(jobs.stop())

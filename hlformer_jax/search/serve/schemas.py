@@ -129,14 +129,15 @@ def _newest(videos: Sequence[Entry], query: Query) -> list[Entry]:
 
 def roots(index: Index) -> dict[str, Any]:
     """Return the folders of an index with their paths (`Roots`), for people who may change it."""
-    counts = {name: {"videos": 0, "failed": 0} for name in index.roots}
+    roots = index.roots
+    counts = {name: {"videos": 0, "failed": 0} for name in roots}
     for video, record in index.videos.items():
         if count := counts.get(split_name(video)[0]):
             count["videos" if record.indexed else "failed"] += 1
     return {
         "roots": [
-            {"name": name, "path": str(root), "available": index.is_available(name)} | counts[name]
-            for name, root in index.roots.items()
+            {"name": name, "path": str(root), "available": roots.is_available(name)} | counts[name]
+            for name, root in roots.items()
         ]
     }
 
@@ -371,7 +372,7 @@ class Problem(_Schema):
     values: dict[str, str | int] | None = None
 
 
-def responses(schema: type[_Schema]) -> dict[int | str, dict[str, Any]]:
-    """Return the argument `responses` of a FastAPI route that answers with this schema."""
-    error = {"model": Problem, "description": "refused, in one line"}
-    return {200: {"model": schema}, 400: error, 422: error}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {"model": Problem, "description": "refused, in one line"}
+}
+"""The argument `responses` of a FastAPI application whose errors are `Problem`s."""

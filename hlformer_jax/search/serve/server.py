@@ -176,15 +176,18 @@ def app(
     server = FastAPI(
         title="hlformer_jax.search", version=__version__, lifespan=life, docs_url=None,
         redoc_url=None, openapi_url="/api/openapi.json",
-        dependencies=[Depends(guard.check_parameters)],
+        dependencies=[Depends(guard.check_parameters)], responses=schemas.ERRORS,
     )  # fmt: skip
     server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses, token=token)
     guard.install(server, library)
     for address, (name, media_type) in STATIC_FILES.items():
         server.get(address, include_in_schema=False)(_static(name, media_type))
 
-    @server.post("/api/query", responses=schemas.responses(schemas.Results))
-    @server.get("/api/query", responses=schemas.responses(schemas.Results))
+    @server.post(
+        "/api/query", response_model=schemas.Results,
+        openapi_extra={"requestBody": {"content": {"image/*": {}}}},
+    )  # fmt: skip
+    @server.get("/api/query", response_model=schemas.Results)
     async def query(
         request: Request,
         q: Annotated[str, Parameter(max_length=MAX_SENTENCE)] = "",
@@ -236,7 +239,7 @@ def app(
     # These functions are short and not async: FastAPI runs them in its own threads, where they
     # never wait for a search.
 
-    @server.get("/api/status", responses=schemas.responses(schemas.Status))
+    @server.get("/api/status", response_model=schemas.Status)
     def status(
         request: Request,
         folder: Folder = None,
@@ -256,7 +259,7 @@ def app(
             raise ParameterError(error.phrased(schemas.PARAMETERS)) from None
         return Answer(schemas.status(library, permission.is_granted(request), query))
 
-    @server.get("/api/folders", responses=schemas.responses(schemas.Folders))
+    @server.get("/api/folders", response_model=schemas.Folders)
     def folders() -> Response:
         """The folders, tags and signals that a query may name."""
         entries = library.videos()
@@ -264,32 +267,32 @@ def app(
         listed = schemas.folders(entries)
         return Answer({"folders": listed, "tags": tags, "signals": [*SIGNALS]})
 
-    @server.post("/api/tag/{id}", responses=schemas.responses(schemas.Tags))
+    @server.post("/api/tag/{id}", response_model=schemas.Tags)
     def tag(id: str, add: Sentences = (), drop: Sentences = ()) -> Response:
         """Add tags to a video and remove others. `favourite` is the star of the page."""
         tags = library.tag(indexed(library, id).id, add, drop)
         return Answer({"tags": list(tags)})
 
-    @server.get("/api/transcript/{id}", responses=schemas.responses(schemas.Transcript))
+    @server.get("/api/transcript/{id}", response_model=schemas.Transcript)
     def transcript(id: str) -> Response:
         """The transcript of a video."""
         cues = library.transcript(indexed(library, id).id)
         names = ("start", "end", "text")
         return Answer({"cues": [dict(zip(names, cue, strict=True)) for cue in cues]})
 
-    @server.get("/api/video/{id}", responses=schemas.responses(schemas.PlayableVideo))
+    @server.get("/api/video/{id}", response_model=schemas.PlayableVideo)
     def playable_video(id: str) -> Response:
         """A video, and how a browser plays its file."""
         file = open_video(library, id)
         return Answer(schemas.playable(file.entry, reading(file, video.playback)))
 
     @server.head("/video/{id}", include_in_schema=False)
-    @server.get("/video/{id}")
+    @server.get("/video/{id}", response_class=FileResponse)
     def video_file(id: str) -> FileResponse:
         """The file of a video, or a range of it."""
         return OpenFileResponse(open_video(library, id))
 
-    @server.get("/thumbnail/{id}")
+    @server.get("/thumbnail/{id}", response_class=Response)
     async def thumbnail(
         request: Request,
         id: str,
@@ -311,7 +314,7 @@ def app(
         headers = {"cache-control": "private, max-age=3600"}
         return Response(picture, media_type="image/jpeg", headers=headers)
 
-    @server.get("/cut/{id}")
+    @server.get("/cut/{id}", response_class=FileResponse)
     async def cut(
         request: Request,
         id: str,

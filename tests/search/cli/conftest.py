@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import archive
 import pytest
 
+import hlformer_jax.search.serve.schemas  # noqa: F401 (it needs the video package that `calls` replaces)
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.ingest import extract
 from hlformer_jax.video import read, subtitles

@@ -44,7 +44,7 @@ def places(tmp_path_factory):
     [
         ("", "the following arguments are required: COMMAND"),
         ("serach", "invalid choice: 'serach'"),
-        ("query red", "the following arguments are required: --index"),
+        ("query red", "required: --index (hlformer-search query --help lists the options)"),
         (
             "query red --index=nowhere",
             "nowhere holds no index: index a folder into it, or give another --index",

@@ -47,6 +47,16 @@ def test_damaged_database_is_restored_without_decoding(ask, films, index, calls)
     assert not ask("status").errors
 
 
+def test_an_index_that_is_made_anew_is_reported(ask, films, index):
+    for name in ("index.db", "index.db.bak"):
+        (index / name).write_text("{")
+    assert ask("index").status == 1
+    done = ask("index", films)
+    assert done.status == 0 and "3 indexed" in done.out
+    [line] = [line for line in done.errors if "index.db is damaged" in line]
+    assert "the index is made anew, without tags and recognised speech" in line
+
+
 def test_another_encoder_is_refused_with_advice(ask, films, calls):
     calls.encoder = archive.Encoder("0" * 64)
     done = ask("index", films, "--encoder=other")

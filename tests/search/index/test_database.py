@@ -111,6 +111,20 @@ def test_index_without_database_and_copy_is_rebuilt(index, films, capsys):
     assert (index.directory / DAMAGED).read_bytes() == b"x" * 5000
 
 
+@pytest.mark.parametrize("damage", ["no database", "missing"])
+def test_index_is_not_rebuilt_if_its_copy_cannot_be_read_now(index, films, damage, tmp_path):
+    DAMAGES[damage](index.directory / DATABASE)
+    (index.directory / COPY).rename(tmp_path / COPY)
+    (index.directory / COPY).symlink_to("/proc/self/mem")  # reading it is an I/O error
+    before = sorted(os.listdir(index.directory))
+    with pytest.raises(UnreadableError, match=f"{DATABASE} is .*{COPY} cannot be read"):
+        Index.open(index.directory)
+    with pytest.raises(UnreadableError, match=f"{COPY} cannot be read"):
+        archive.create(index.directory, films)
+    assert sorted(os.listdir(index.directory)) == before
+    assert (index.directory / COPY).is_symlink()
+
+
 def test_second_of_two_first_runs_names_the_first(index, films, tmp_path):
     with index.running(), pytest.raises(LockedError, match="another process is writing to"):
         archive.create(index.directory, films)

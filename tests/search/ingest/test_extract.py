@@ -18,6 +18,7 @@ import pytest
 
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.roots import Roots
 from hlformer_jax.search.ingest import decoding, extract
 from hlformer_jax.search.ingest.decoding import CHUNK, Done, Failed, Frames, Job, Opened, decode
 from hlformer_jax.search.ingest.extract import Progress, Report
@@ -298,15 +299,15 @@ def test_warning_about_unusable_parts_is_stored(index, films):
 def test_no_file_is_deleted_on_a_disk_that_comes_back_meanwhile(
     index, films, tmp_path, monkeypatch
 ):
-    check = Index.is_available
+    check = Roots.is_available
 
     def come_back(self, root):
         (tmp_path / "away").rename(films)
         return check(self, root)
 
     films.rename(tmp_path / "away")
-    monkeypatch.setattr(Index, "is_available", come_back)
-    assert not index.is_deleted("b.film")
+    monkeypatch.setattr(Roots, "is_available", come_back)
+    assert not index.roots.is_deleted("b.film")
 
 
 def test_file_of_a_disk_that_goes_offline_is_retried(index, films, tmp_path):

@@ -261,5 +261,24 @@ def test_an_answer_has_the_described_form(client, address, form):
     form.model_validate_json(answer.content, strict=True)
     schema = client.get("/api/openapi.json").json()
     described = schema["paths"][address.partition("?")[0]]["get"]["responses"]
-    reference = described[str(answer.status_code)]["content"]["application/json"]["schema"]["$ref"]
-    assert reference.endswith(f"/{form.__name__}")
+    described = described.get(str(answer.status_code), described["default"])
+    assert described["content"]["application/json"]["schema"]["$ref"].endswith(f"/{form.__name__}")
+
+
+@pytest.mark.parametrize(
+    "address", ["/video/{id}", "/thumbnail/{id}", "/cut/{id}", "/api/job/events"]
+)
+def test_only_errors_of_files_and_events_are_described_as_json(client, address):
+    schema = client.get("/api/openapi.json").json()
+    described = schema["paths"][address]["get"]["responses"]
+    assert "content" not in described.pop("200")
+    [error] = described.values()
+    [(form, reference)] = error["content"].items()
+    assert form == "application/json" and reference["schema"]["$ref"].endswith("/Problem")
+    assert "HTTPValidationError" not in schema["components"]["schemas"]
+
+
+def test_the_picture_of_a_query_is_described(client):
+    query = client.get("/api/openapi.json").json()["paths"]["/api/query"]
+    assert "image/*" in query["post"]["requestBody"]["content"]
+    assert "requestBody" not in query["get"]

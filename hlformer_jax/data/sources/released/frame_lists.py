@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hlformer_jax.data import annotations
+from hlformer_jax.data.annotations.parsing import read_text
 from hlformer_jax.data.sources.protocol import MAX_MAGNITUDE, DataError
 
 Rows = np.ndarray  # int32 [F_i]
@@ -87,7 +87,7 @@ def read_frame_lists(
       DataError: if the text is not such a literal, a video appears twice, or id.txt does not have
         the name of a frame.
     """
-    text = annotations.read_text(path)
+    text = read_text(path)
     lists: dict[str, Rows] = {}
     start = re.compile(r"\s*+\{\s*+", re.ASCII).match(text)
     at = start.end() if start else 0

@@ -19,8 +19,9 @@ from absl import logging
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from hlformer_jax.data import annotations, trees
-from hlformer_jax.data.annotations import TimedVideo
+from hlformer_jax.data import trees
+from hlformer_jax.data.annotations.captions import check_shared_ids, read_captions
+from hlformer_jax.data.annotations.moments import TimedVideo, annotate, read_moments
 from hlformer_jax.data.sources.protocol import (
     SPLITS,
     TAUGHT_SPLIT,
@@ -367,7 +368,7 @@ class ReleasedReader(Reader):
         self.collection = collection
         self._ids = collection.feature_dir / "id.txt"
         self._splits: dict[str, Captions] = {split: self._read_captions(split) for split in SPLITS}
-        annotations.check_shared_ids(self._splits, collection.captions)
+        check_shared_ids(self._splits, collection.captions)
         videos, captions = self._first_places(*SPLITS)
         with contextlib.ExitStack() as stack:
 
@@ -451,7 +452,7 @@ class ReleasedReader(Reader):
         return f"{file.path}: the teacher's {part} of video {video!r}"
 
     def _read_captions(self, split: str) -> Captions:
-        return annotations.read_captions(self.collection.captions(split))
+        return read_captions(self.collection.captions(split))
 
     def _first_places(self, *splits: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return the place (FILE:LINE) that first lists each video, and each caption, of splits."""
@@ -499,13 +500,13 @@ class MomentReader(ReleasedReader):
         super().__init__(collection)
 
     def annotations(self, split: str) -> dict[str, Any]:
-        """Return durations, moments and trees of a split; see `annotations.annotate`."""
+        """Return durations, moments and trees of a split; see `moments.annotate`."""
         name = self.collection.collection
-        return annotations.annotate(name, self._timed[split], self, self._trees[split])
+        return annotate(name, self._timed[split], self, self._trees[split])
 
     def _read_captions(self, split: str) -> Captions:
         path = self._moments.captions(split)
-        read = annotations.read_moments(path)
+        read = read_moments(path)
         for video, line in read:
             for moment in video.moments:
                 if "/" in moment.moment_id:

@@ -24,7 +24,7 @@ from absl import logging
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.data import annotations
+from hlformer_jax.data.annotations.parsing import as_text, field, read_json_lines
 from hlformer_jax.data.sources.protocol import (
     SPLITS,
     Caption,
@@ -182,10 +182,10 @@ class QVReader(Reader):
         path = source.queries(split)
         videos: dict[str, list[Caption]] = {}
         spans: dict[str, dict[str, tuple[float, float]]] = {}
-        for number, (where, record) in enumerate(annotations.read_json_lines(path), 1):
-            query = annotations.field(record, "query", where, annotations.as_text)
-            clip = annotations.field(record, "vid", where, annotations.as_text)
-            name = f"qid{annotations.field(record, 'qid', where, _as_number)}"
+        for number, (where, record) in enumerate(read_json_lines(path), 1):
+            query = field(record, "query", where, as_text)
+            clip = field(record, "vid", where, as_text)
+            name = f"qid{field(record, 'qid', where, _as_number)}"
             youtube, span = _parse_clip(clip, where)
             video = youtube if source.regrouped else clip
             if name in self._words:

@@ -72,7 +72,7 @@ const TEXTS = {
   "hint.visual": "Describe what is visible, as in a caption: “a dog runs on the beach”.",
   "hint.transcript": "Words that are spoken or written are found if a video has subtitles or a transcript.",
   "hint.picture": "Paste or drop a picture to find frames like it; “More like this” continues from a result.",
-  "hint.keys": "Press ? for help and keys.",
+  "hint.keys": "The button ? shows help and keys.",
   "hint.close": "Got it",
   "help.title": "Help",
   "help.search": "Search",

@@ -254,7 +254,7 @@ def _compress(cues: Sequence[RawCue]) -> bytes:
 class Problem(NamedTuple):
     """A subtitle file that could not be read, or not completely."""
 
-    file: str  # the name of the file in the index (`Index.name_below`)
+    file: str  # the name of the file in the index (`Roots.name_below`)
     reason: str
     video: str = ""  # the video that it belongs to, or whose name its name begins with
 
@@ -286,7 +286,7 @@ def _write_problems(index: Index, listed: Sequence[Problem]) -> None:
 def videos(index: Index) -> dict[str, list[Path]]:
     """Return the paths of the existing files of each indexed content."""
     paths: dict[str, list[Path]] = {}
-    locate = index.locate()
+    locate = index.roots.path
     for name, record in sorted(index.videos.items()):
         if record.indexed and _is_file(path := locate(name)):
             paths.setdefault(record.content, []).append(path)
@@ -366,14 +366,15 @@ class _Update:
     def __post_init__(self) -> None:
         self._suffixes = frozenset(self.reader.suffixes)
         self._video_suffixes = frozenset(self.reader.video_suffixes)
-        self._roots = [Path(os.path.realpath(root)) for root in self.index.roots.values()]
-        self._offline_roots = set(self.index.offline_roots())
+        roots = self.index.roots
+        self._roots = [Path(os.path.realpath(root)) for root in roots.values()]
+        self._offline_roots = set(roots.offline())
         self._problems: list[Problem] = []
         self._changed: list[tuple[str, Transcript]] = []
         self._sidecars: dict[Path, list[_SidecarFile]] = {}  # by video
         self._unlisted: set[Path] = set()  # folders of videos that could not be listed completely
         self._real: dict[Path, Path] = {}  # folders with links resolved
-        self._locate = self.index.locate()
+        self._locate = roots.path
         self._names = {self._locate(name): name for name in self.index.videos}
         self._durations = {
             record.content: record.duration
@@ -596,7 +597,7 @@ class _Update:
         self._problems.append(Problem(names[0], reason, names[1]))
 
     def _shown(self, path: Path) -> str:
-        return self.index.name_below(path) or str(path)
+        return self.index.roots.name_below(path) or str(path)
 
     def _finish(self) -> None:
         """Report new problems, and store all of them."""
