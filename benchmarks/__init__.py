@@ -4,6 +4,7 @@ docs/benchmark.md has the options and the results.
 
 __main__        the command: programs by name, and their report
 measure         timing, the floor of a piece of work, rows of a report, random data
+simulated       random videos with the sizes of a real split
 step            training: a step, beside the authors' released code; an epoch, preparation of
                 data, compiling
 query           search in the corpus of a model, and in archives of a user's videos

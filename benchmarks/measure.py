@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
+from benchmarks.simulated import SimulatedVideos
 from hlformer_jax import training
 from hlformer_jax.config import family_of
 from hlformer_jax.data.dataset import Data
@@ -26,7 +27,7 @@ from hlformer_jax.data.feed import Chunk, VideoFeed
 from hlformer_jax.data.sources.protocol import SPLITS
 from hlformer_jax.data.sources.released.layouts import Collection
 from hlformer_jax.data.sources.synthetic import Corpus, is_synthetic, write_corpus
-from hlformer_jax.data.split import SimulatedVideos, Split
+from hlformer_jax.data.split import Split
 from hlformer_jax.typing import Batch
 
 PROGRESS_SECONDS = 5

@@ -33,10 +33,10 @@ from benchmarks.query import (
     encoder_size,
     validation,
 )
+from benchmarks.simulated import CAPTIONS_PER_VIDEO
 from hlformer_jax import cli, files, models
 from hlformer_jax.config import ConfigError, family_of
 from hlformer_jax.data.feed import Schedule
-from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
 from hlformer_jax.figures import drawing
 from hlformer_jax.lazy import install_command, optional
 from hlformer_jax.models import VideoEncoding

@@ -25,11 +25,11 @@ from ml_collections import ConfigDict
 
 from benchmarks import measure
 from benchmarks.measure import Floor, Options, Row, announce, clock, num_videos, summary, timed
+from benchmarks.simulated import CAPTIONS_PER_VIDEO
 from hlformer_jax import models
 from hlformer_jax.config import default, flat
 from hlformer_jax.data import prepared
 from hlformer_jax.data.feed import Chunk, Schedule
-from hlformer_jax.data.split import CAPTIONS_PER_VIDEO
 from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.runtime import compiler, devices

@@ -18,13 +18,14 @@ PROGRAM = """
 import functools, json, sys
 import jax
 import numpy as np
+from benchmarks.simulated import SimulatedVideos
 
 jax.config.update("jax_enable_x64", True)  # so that a difference is one, and not rounding
 
 from hlformer_jax import models
 from hlformer_jax.config import debug, default
 from hlformer_jax.data.feed import Schedule, VideoFeed
-from hlformer_jax.data.split import SimulatedVideos, Split
+from hlformer_jax.data.split import Split
 from hlformer_jax.retrieval import corpus
 from hlformer_jax.retrieval.evaluation import Evaluator
 from hlformer_jax.runtime import devices

@@ -81,7 +81,7 @@ class Schedule(NamedTuple):
             steps = [order[start : start + self.batch_size] for start in starts]
             cut = longest - first % longest
             bounds = [0, *range(cut, len(steps), longest), len(steps)]
-            groups += [Group(first + a, steps[a:b]) for a, b in itertools.pairwise(bounds) if a < b]
+            groups += [Group(first + a, steps[a:b]) for a, b in itertools.pairwise(bounds)]
         return groups
 
 
@@ -98,7 +98,7 @@ class Group(NamedTuple):
 
     def after(self, step: int) -> "Group":
         """Return the part of the group that begins at the step with index `step` of the run."""
-        skipped = min(max(step - self.first, 0), len(self.steps))
+        skipped = max(step - self.first, 0)
         return Group(self.first + skipped, self.steps[skipped:])
 
 

@@ -60,16 +60,16 @@ def tag_moments(read: Annotations, tag: str) -> Annotations:
     Without a tag, two annotation files of the same videos, such as val_1 and val_2 of ActivityNet
     Captions, would give the same id to different sentences.
     """
-    videos = [
+    videos = tuple(
         video._replace(
             moments=tuple(
-                moment._replace(moment_id=f"{video.video}#{tag}#{k}")
-                for k, moment in enumerate(video.moments)
+                moment._replace(moment_id=re.sub(r"enc(?=#\d+$)", tag, moment.moment_id))
+                for moment in video.moments
             )
         )
         for video in read.videos
-    ]
-    return read._replace(videos=tuple(videos))
+    )
+    return read._replace(videos=videos)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +106,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     replace = files.replacing(options.overwrite)
     try:
         if options.out is not None:
-            files.check_output(options.out, replace)
             inputs = [options.file, *options.durations, *filter(None, [options.captions])]
             for path in inputs:
                 if options.out.exists() and path.exists() and options.out.samefile(path):
@@ -118,8 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             read = select_listed(read, options.captions)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", options.tag):
             raise DataError(f"--tag={options.tag}: use only letters, digits, _, . and -")
-        if options.tag != "enc":
-            read = tag_moments(read, options.tag)
+        read = tag_moments(read, options.tag)
         built = list(trees.build_all(read.videos, options.form, read.collection))
         if options.out is not None:
             write_moments(options.out, read.videos, replace)

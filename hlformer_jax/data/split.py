@@ -1,8 +1,4 @@
-"""The videos of one split: their prepared records, and those records transformed for a model.
-
-`PreparedVideos` has the records of a prepared set. `SimulatedVideos` has random records, for
-measuring times. `Split` applies the transforms of a configuration to either.
-"""
+"""The videos of one split: their prepared records, and those records transformed for a model."""
 
 import contextlib
 import functools
@@ -23,13 +19,8 @@ from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.errors import is_memory_error
 from hlformer_jax.text import shown
 
-CAPTIONS_PER_VIDEO = 37_421 / 10_009
-"""The mean of ActivityNet Captions' training split."""
-
 CHECKED_VIDEOS = 32
 """Videos of a split whose annotated sentences are compared when it is opened."""
-
-_WORDS_PER_CAPTION = 14  # about the mean of ActivityNet Captions
 
 
 class VideoRecord(NamedTuple):
@@ -111,10 +102,6 @@ class PreparedVideos:
                 *(example[name] for name in taught),
             )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the state without open files."""
-        return {**self.__dict__, "_opened": (-1, None)}
-
     def _source(self) -> Any:
         # Readers own threads, which a fork does not copy: a forked process opens its own.
         process, source = self._opened
@@ -122,67 +109,6 @@ class PreparedVideos:
             source = self._builder.as_data_source(self._split)
             self._opened = (os.getpid(), source)
         return source
-
-
-class SimulatedVideos:
-    """Random videos with the sizes of a real split, and the attributes of `PreparedVideos`.
-
-    Programs process them as they process real videos, but a model cannot learn from them.
-    """
-
-    def __init__(self, videos: int, captions: int, data: ConfigDict) -> None:
-        """Draw the sizes of the videos; nothing is read.
-
-        Args:
-          videos: number of videos.
-          captions: number of captions in all; each video has at least one.
-          data: `config.data`, with the widths and the largest sizes.
-        """
-        rng = np.random.default_rng(0)
-        self.video_ids = tuple(f"video{index}" for index in range(videos))
-        spread = rng.multinomial(max(captions - videos, 0), np.full(videos, 1 / videos))
-        self.captions_per_video = (1 + spread).astype(np.int32)
-        shortest = max(data.max_frames // 2, 1)
-        self.frames_per_video = rng.integers(shortest, data.max_frames + 1, videos).astype(np.int32)
-        self._words = min(_WORDS_PER_CAPTION, data.max_words)
-        self.words_per_video = self.captions_per_video * self._words
-        self.teacher_dim: int = data.get("teacher_dim", 0)
-        # Videos are cut from one long random sequence, because drawing takes longer than reading.
-        self._visual = _random_rows(rng, data.max_frames, data.visual_dim)
-        self._text = _random_rows(rng, int(self.words_per_video.max()), data.text_dim)
-        longest = max(data.max_frames, int(self.captions_per_video.max()))
-        teacher_dim = self.teacher_dim
-        self._teacher = _random_rows(rng, longest, teacher_dim) if teacher_dim else None
-
-    def __len__(self) -> int:
-        """Returns the number of videos."""
-        return len(self.video_ids)
-
-    def __getitem__(self, index: int) -> VideoRecord:
-        """Returns a video with its captions."""
-        frames, captions = int(self.frames_per_video[index]), int(self.captions_per_video[index])
-        taught = () if self._teacher is None else (
-            _stretch(self._teacher, index, frames), _stretch(self._teacher, index + 1, captions),
-        )  # fmt: skip
-        return VideoRecord(
-            self.video_ids[index],
-            _stretch(self._visual, index, frames),
-            [f"{self.video_ids[index]}#{k}" for k in range(captions)],
-            [""] * captions,
-            _stretch(self._text, index, captions * self._words),
-            np.full(captions, self._words, np.int32),
-            *taught,
-        )
-
-
-def _random_rows(rng: np.random.Generator, longest: int, width: int) -> np.ndarray:
-    """Draw a long sequence, from which videos are cut."""
-    return rng.normal(size=(8 * longest, width)).astype(np.float32)
-
-
-def _stretch(rows: np.ndarray, index: int, length: int) -> np.ndarray:
-    start = int(index) * 97 % (len(rows) - length)
-    return rows[start : start + length]
 
 
 class Example(NamedTuple):
@@ -215,7 +141,7 @@ class Split:
 
     def __init__(
         self,
-        videos: PreparedVideos | SimulatedVideos,
+        videos: PreparedVideos,
         data: ConfigDict,
         spans: Mapping[str, Span] = MappingProxyType({}),
         keeps_last_word: bool = False,

@@ -511,6 +511,7 @@ def test_the_command_writes_the_moments_and_prints_the_numbers(tmp_path, capsys)
     ]
     videos = [video for video, _ in read_moments(out)]
     assert [video.video for video in videos] == ["v_a", "v_b", "v_c", "v_d"]
+    assert moments.main([str(given)]) == 0 and capsys.readouterr().out == printed
 
 
 def test_a_tag_tells_two_annotations_of_a_video_apart(tmp_path, capsys):
@@ -521,6 +522,21 @@ def test_a_tag_tells_two_annotations_of_a_video_apart(tmp_path, capsys):
     assert [moment.moment_id for moment in video.moments] == ["v_a#val_2#0", "v_a#val_2#1"]
     assert moments.main([str(given), f"--out={out}", "--tag=a/b", "--overwrite"]) == 1
     assert "--tag=a/b" in capsys.readouterr().err
+
+
+def test_tagged_moments_of_charades_keep_their_numbers_in_the_file(given, tmp_path, capsys):
+    tables = [given(f"id,length\n{name},30\n", f"{name}.csv") for name in ("AB1", "CD2")]
+    lines = "AB1 8 12##runs.\nAB1 9 9##sits.\nCD2 0 5##reads.\nAB1 0 7##opens.\n"
+    out = tmp_path / "m.jsonl"
+    flags = [f"--durations={table}" for table in tables]
+    assert moments.main([str(given(lines)), *flags, f"--out={out}", "--tag=b"]) == 0
+    names = [[one.moment_id for one in video.moments] for video, _ in read_moments(out)]
+    assert names == [["AB1#b#2", "AB1#b#0"], ["CD2#b#0"]]
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == [
+        "charades: 2 videos, 3 moments",
+        "1 moments do not end after their start and are left out",
+    ]
 
 
 def test_caption_list_selects_and_orders_videos(tmp_path, capsys):

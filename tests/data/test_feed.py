@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.simulated import SimulatedVideos
 from hlformer_jax.config import default
 from hlformer_jax.data import dataset, feed, transforms
 from hlformer_jax.data.feed import Schedule, VideoFeed, in_order
 from hlformer_jax.data.prepared import prepare
-from hlformer_jax.data.split import SimulatedVideos, Split
+from hlformer_jax.data.split import Split
 from hlformer_jax.data.transforms import (
     boundaries,
     cut_words,
@@ -19,6 +20,7 @@ from hlformer_jax.data.transforms import (
     pool_to_clips,
     sample_frames,
 )
+from hlformer_jax.runtime import devices
 
 # The order of the steps
 
@@ -48,23 +50,33 @@ def test_groups_hold_each_step_once_and_end_at_records(longest):
 # Packing
 
 
-def test_capacity_is_the_least_for_all_batches(data, mesh):
-    counts = data.train.captions_per_video
+@pytest.fixture(scope="module")
+def taught():
+    """A split of random videos with many captions and a teacher."""
+    data = default().data
+    data.update(visual_dim=6, text_dim=5, max_frames=9, max_clips=4, max_words=3, teacher_dim=7)
+    return Split(SimulatedVideos(11, 200, data), data)
+
+
+def test_capacity_is_the_least_for_all_batches(taught, mesh):
+    counts = taught.captions_per_video
     groups = Schedule(len(counts), 4, seed=0).groups(5, 3)
-    chunks = VideoFeed(data.train, groups, mesh, 4, resident=False)
+    chunks = VideoFeed(taught, groups, mesh, 4, resident=False)
     sums = [counts[step].sum() for group in groups for step in group.steps]
     assert max(sums) <= chunks.captions < max(sums) + feed.CAPTION_MULTIPLE
     assert chunks.videos == 4
+    alone = VideoFeed(taught, Schedule(len(counts), 4, seed=0).groups(5, 1), mesh, 4, False)
+    assert alone.shapes()[0].clips.shape[0] == 4  # the videos of a step, not of the split
 
 
 def test_indices_point_to_padded_device_rows():
-    counts = np.array([2, 1, 3, 1, 2])  # captions of the videos of a chunk
+    counts = np.array([2, 1, 3, 2, 1])  # captions of the videos of a chunk
     steps = [np.array([4, 0]), np.array([2, 1, 3])]
     capacity, num_devices = feed.Capacity(videos=4, captions=8, frames=1, words=1), 2
     # By hand: the first three videos lie on device 0, the last two on device 1.
     videos, captions = np.full((2, 4), -1), np.full((2, 8), -1)
     videos[0, :3], videos[1, :2] = (0, 1, 2), (3, 4)
-    captions[0, :6], captions[1, :3] = (0, 0, 1, 2, 2, 2), (3, 4, 4)
+    captions[0, :6], captions[1, :3] = (0, 0, 1, 2, 2, 2), (3, 3, 4)
     found = feed.gather_indices(steps, counts, capacity, num_devices, (3, 3, 7))
     for step, chosen in enumerate(steps):
         real = found.captions[step] >= 0
@@ -85,6 +97,26 @@ def test_bytes_are_those_of_the_arrays(data):
     assert capacity.bytes(data.train) == 4 * sum(sizes)
     rows = [array.shape[0] for array in jax.tree.leaves(layout)]
     assert rows == [11, capacity.frames, 11, 11, capacity.words] + [capacity.captions] * 2
+
+
+@pytest.mark.parametrize(("resident", "num_chunks", "ahead"), [(True, 1, 0), (False, 3, 2)])
+def test_memory_is_that_of_the_chunks_that_exist_at_once(taught, mesh, resident, num_chunks, ahead):
+    chunks = VideoFeed(taught, Schedule(11, 4, 0).groups(1, 3), mesh, 4, resident)
+    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(chunks.shapes()[0]))
+    assert chunks.bytes_per_device == num_chunks * size
+    assert chunks.bytes_ahead == pytest.approx(ahead * size)
+
+
+def test_rows_of_a_share_follow_those_of_earlier_devices(taught):
+    layout = feed.largest_capacity(taught, [np.arange(4)], 2).layout(taught)
+    share = feed._pack_share(taught.read, np.array([2, 3]), 1, layout)
+    for row, index in enumerate((2, 3)):
+        start = share.frame_start[row] - len(share.frames)
+        frames = share.frames[start : start + share.frame_count[row]]
+        np.testing.assert_array_equal(frames, taught[index].frames)
+    for row, words in enumerate((*taught[2].words, *taught[3].words)):
+        start = share.word_start[row] - len(share.words)
+        np.testing.assert_array_equal(share.words[start : start + share.word_count[row]], words)
 
 
 # Batches
@@ -116,6 +148,21 @@ def test_a_batch_holds_the_transformed_features_and_zeros(config, data, read_bat
     assert not batch.captions.words[row:].any()
 
 
+def test_a_batch_holds_the_cosines_of_the_teacher(taught, mesh, read_feed):
+    schedule = Schedule(11, 4, 0)
+    batches = read_feed(VideoFeed(taught, schedule.groups(1, 2), mesh, 4, resident=False))
+    for number, batch in enumerate(batches):
+        expected = np.zeros((len(batch.captions.mask), 9), np.float32)
+        row = 0
+        for index in schedule.order(0)[4 * number :][:4]:
+            cosines = taught[index].teacher
+            expected[row : row + len(cosines), : cosines.shape[1]] = cosines
+            row += len(cosines)
+        assert batch.captions.mask.sum() == row
+        np.testing.assert_array_equal(batch.captions.teacher, expected)
+    assert number == 2
+
+
 # Feeds
 
 
@@ -145,15 +192,36 @@ def test_chunks_have_the_shapes_that_were_promised_to_the_end(data, mesh, reside
     assert len(list(chunks.chunks(8))) == 1 and list(chunks.chunks(9)) == []
 
 
-def test_fits_depends_on_configuration_and_memory(config, data, mesh):
+def test_fits_depends_on_configuration_and_memory(config, data, mesh, monkeypatch):
     config = config.copy_and_resolve_references()
     decided = {}
     for resident in ("auto", "always", "never"):
         config.data.resident = resident
         decided[resident] = feed.fits(data.train, mesh, config)
     assert decided == {"auto": True, "always": True, "never": False}
-    config.data.update(resident="auto", cache_gib=1e-6)
-    assert not feed.fits(data.train, mesh, config)
+    size = feed.largest_capacity(data.train, [np.arange(11)], 1).bytes(data.train)
+    config.data.resident = "auto"
+    for share, is_resident in ((1.01, True), (0.99, False)):
+        config.data.cache_gib = share * size / 2**30
+        assert feed.fits(data.train, mesh, config) == is_resident
+        free = share * size / feed.RESIDENT_SHARE  # of a GPU
+        with monkeypatch.context() as patch:
+            patch.setattr(devices, "available_bytes", lambda mesh, free, found=free: found)
+            config.data.cache_gib = 0.0
+            assert feed.fits(data.train, mesh, config) == is_resident
+
+
+def test_feed_is_kept_until_it_is_closed(data, mesh):
+    kept = feed.KeptFeed(lambda: VideoFeed(data.val, in_order(3, 4, 2), mesh, 4, resident=True))
+    kept.close()
+    first = kept.get()
+    assert kept.get() is first
+    kept.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        first.load()
+    assert kept.get() is not first
+    assert len(list(kept.get().chunks())) == 1
+    kept.close()
 
 
 def test_an_epoch_holds_every_video_and_every_caption_once(data, read_batches):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import doctest
+import errno
 import os
 import pickle
 import re
@@ -32,6 +33,7 @@ from hlformer_jax.data.sources.protocol import (
     digest,
 )
 from hlformer_jax.data.sources.released.layouts import Collection
+from hlformer_jax.data.split import explained_damage
 
 
 def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
@@ -310,6 +312,21 @@ def test_damaged_file_of_its_full_size_names_the_folder(tiny, write, tmp_path, n
     assert str(caught.value).startswith(f"{directory} is damaged (")
     assert str(caught.value).endswith("remove it, and the same command prepares it again")
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_damage"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), False),
+        (MemoryError(), False),
+        (OSError("bad record\nof two lines"), True),
+    ],
+)
+def test_lack_of_files_or_memory_is_no_damage(error, is_damage):
+    message = r"^here is damaged \(bad record\): remove it" if is_damage else None
+    with pytest.raises(DataError if is_damage else type(error), match=message):
+        with explained_damage("here"):
+            raise error
 
 
 def test_damaged_set_with_foreign_files_is_kept(tiny, write, tmp_path):

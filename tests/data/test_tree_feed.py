@@ -51,16 +51,17 @@ def test_training_intervals_cover_the_span():
 
 
 def test_short_video_may_be_read_in_full():
-    rows = trees.row_range(SPANS, DURATION, L)
-    places, _ = evaluation_rows(rows, L, N, "whole")
-    low, count = training_intervals(rows, L, N, "whole")
-    whole = [0, 1, 2, 3, 4, 5, 6, *[-1] * 5]
-    for short in (3, 4):
+    lengths = np.array([60, 60, N + 1, 7, N, 60], np.int32)
+    rows = trees.row_range(SPANS, DURATION, lengths)
+    places, _ = evaluation_rows(rows, lengths, N, "whole")
+    low, count = training_intervals(rows, lengths, N, "whole")
+    for short, whole in ((3, [0, 1, 2, 3, 4, 5, 6, *[-1] * 5]), (4, list(range(N)))):
         assert places[short].tolist() == low[short].tolist() == whole
         assert (count[short] == 1).all()
     inside = [0, 1, 2, 5]
-    np.testing.assert_array_equal(places[inside], evaluation_rows(rows, L, N)[0][inside])
-    np.testing.assert_array_equal(low[inside], training_intervals(rows, L, N)[0][inside])
+    span = evaluation_rows(rows, lengths, N)[0], *training_intervals(rows, lengths, N)
+    for found, expected in zip((places, low, count), span, strict=True):
+        np.testing.assert_array_equal(found[inside], expected[inside])
 
 
 def test_draws_are_uniform_by_seed_step_and_node():

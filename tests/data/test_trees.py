@@ -93,8 +93,9 @@ def test_three_second_gap_matches_published_trees():
     assert build(video((0, 4.3), (1.3, 13.1))).leaves == (0, 1)
 
 
-def test_run_skips_moments_that_do_not_start_later():
-    tree = build(video((0, 10), (0, 9), (10, 20)))
+@pytest.mark.parametrize("times", [((0, 10), (0, 9), (10, 20)), ((0, 2), (0, 2.5), (3, 9))])
+def test_run_skips_moments_that_do_not_start_later(times):
+    tree = build(video(*times))
     assert [tree.nodes[leaf].moments for leaf in tree.leaves] == [(0,), (2,)]
 
 
@@ -342,11 +343,15 @@ LEAF, ROOT = (
         ({"subtrees": []}, "has no subtree"),
         ({"subtrees": [[1]]}, "subtree 0: is [1]"),
         ({"subtrees": [[1, 2]]}, "nodes must be from 0 to 1"),
+        ({"subtrees": [[1, -1]]}, "nodes must be from 0 to 1"),
+        ({"subtrees": [[1, 0, 0]]}, "subtree 0: is [1, 0, 0]"),
+        ({"subtrees": [[True, 0]]}, "subtree 0: is [True, 0]"),
         ({"subtrees": [[1, 0], [0, 1]]}, "node 0 is its own descendant"),
         ({"nodes": [LEAF, 3]}, "node 1: is 3"),
         ({"nodes": [LEAF, ROOT | {"moments": ["x"]}]}, "node 1: moment 'x' does not belong"),
         ({"nodes": [LEAF, ROOT | {"moments": []}]}, "node 1: names no moment"),
         ({"nodes": [LEAF, ROOT | {"span": [40, 50]}]}, "node 0 spans 0 to 11 s, but its parent 1"),
+        ({"nodes": [LEAF | {"span": [40, 50]}, ROOT]}, "node 0 spans 40 to 50 s, but its parent"),
         ({"nodes": [LEAF, ROOT | {"text": ""}]}, "node 1: text is ''"),
         ({"nodes": "none"}, "nodes is 'none'"),
         (
@@ -414,10 +419,22 @@ def test_nodes_may_end_as_late_as_a_moment_of_the_video(tmp_path):
     assert read(tmp_path, trees.tree_to_json(tree, late), late) == [tree]
 
 
-def test_a_child_that_juts_out_of_its_parent_is_warned_of(tmp_path, caplog):
-    nodes = [LEAF | {"span": [0, 40]}, ROOT]
+@pytest.mark.parametrize(
+    ("child", "parent", "is_warned"),
+    [
+        ([0, 40], [0, 31], True),
+        ([0, 11], [5, 31], True),
+        ([0, 34], [3, 31], False),
+        ([34, 0], [31, 3], False),
+        ([40, 0], [0, 31], True),
+    ],
+)
+def test_a_child_that_juts_out_of_its_parent_is_warned_of(
+    tmp_path, caplog, child, parent, is_warned
+):
+    nodes = [LEAF | {"span": child}, ROOT | {"span": parent}]
     assert len(read(tmp_path, {"video": "v_a", "nodes": nodes, "subtrees": [[1, 0]]})) == 1
-    assert "node 0 spans 0 to 40 s" in caplog.text
+    assert ("node 0 spans 0 to" in caplog.text) == is_warned
 
 
 # The rows of a node

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tiny
 
+from benchmarks.simulated import SimulatedVideos
 from hlformer_jax.config import default
 from hlformer_jax.data.annotations.spans import Span
 from hlformer_jax.data.sources.protocol import DataError
-from hlformer_jax.data.split import Example, SimulatedVideos, Split
+from hlformer_jax.data.split import Example, Split
 from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.ops import lorentz

@@ -245,7 +245,8 @@ def test_first_of_equal_epochs_is_best_and_starts_patience():
 def test_loaded_run_has_its_parameters_and_moved_data(tmp_path):
     config = configuration("gmmformer_v2")
     write_run(tmp_path / "run", config)
-    found = loaded_run.load(tmp_path / "run", {"data.data_dir": "elsewhere"})
+    changes = {"data.data_dir": "elsewhere", "trees.form": "shallow"}  # the latter of HOVER alone
+    found = loaded_run.load(tmp_path / "run", changes)
     assert found.config.model == config.model
     assert found.config.data.data_dir == "elsewhere"
     jax.tree.map(np.testing.assert_array_equal, found.params, tiny.params(config))
@@ -287,9 +288,12 @@ def test_missing_field_of_a_run_has_its_default(tmp_path):
 def test_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="config.json"):
         loaded_run.load(tmp_path / "nowhere")
-    (tmp_path / "config.json").write_text('{"config": {}}')
-    with pytest.raises(RunError, match="version"):
-        loaded_run.load(tmp_path)
+    for recorded in ("{}", '{"model": 3}', '{"model": {"a.b": 1}}'):
+        (tmp_path / "config.json").write_text(f'{{"config": {recorded}}}')
+        with pytest.raises(RunError, match="version"):
+            loaded_run.load(tmp_path)
+    with pytest.raises(RunError, match=r"config\.json has no config\.json"):
+        loaded_run.load(tmp_path / "config.json")
     config = configuration("gmmformer_v2")
     content = {"config": json.loads(config.to_json())}
     (tmp_path / "config.json").write_text(json.dumps(content))

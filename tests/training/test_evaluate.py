@@ -20,8 +20,9 @@ import runs
 from hlformer_jax import files, terminal, training
 from hlformer_jax.config import load
 from hlformer_jax.retrieval.ranking import ScoreError
-from hlformer_jax.training import checkpoints, loaded_run, loop
+from hlformer_jax.training import checkpoints, loaded_run, loop, run_directory
 from hlformer_jax.training.loaded_run import evaluate_checkpoint
+from hlformer_jax.training.prvr import PRVR
 from hlformer_jax.training.run_directory import WorkdirError
 
 
@@ -136,12 +137,37 @@ def test_disk_that_cannot_be_written_needs_another_workdir(run, data_dir, monkey
         files.check_output(run / "scores.npz")
 
 
-def test_fields_without_influence_on_metrics_may_differ(run, data_dir):
+def test_fields_without_influence_on_metrics_may_differ(run, data_dir, tmp_path):
     before = _metrics(run)
     other = runs.retrieval(data_dir, **{"optim.learning_rate": 3.0, "train.epochs": 77})
     other.loss.margin, other.eval.query_batch = 0.7, 3
-    evaluate_checkpoint(other, run, None, _quiet, run)
+    outputs = [tmp_path / name for name in ("scores.npz", "embeddings.npz")]
+    (run / "test_metrics.json").unlink()
+    result = evaluate_checkpoint(other, run, outputs[0], _quiet, run, embeddings_file=outputs[1])
     assert _metrics(run) == before
+    with np.load(outputs[0]) as scores, np.load(outputs[1]) as embeddings:
+        assert np.mean(scores["scores"].argmax(1) == scores["relevant"]) == pytest.approx(
+            result.metrics["R@1"] / 100
+        )
+        assert len(embeddings["queries"]) == result.queries
+    with pytest.raises(files.OutputError, match=r"scores\.npz"):
+        evaluate_checkpoint(other, run, outputs[0], _quiet)
+
+
+def test_evaluation_beside_a_run_is_recorded(run, data_dir, tmp_path, monkeypatch):
+    beside, lines = tmp_path / "beside", []
+    monkeypatch.setattr(run_directory, "describe_unfinished", lambda path: "epoch 1 of 3")
+    monkeypatch.setattr(PRVR, "notes", lambda family: ["a remark"])
+    config = runs.retrieval(data_dir)
+    result = evaluate_checkpoint(config, run, None, lines.append, beside)
+    assert json.loads(_metrics(beside)) == result.as_json()
+    assert result.as_json() == json.loads(_metrics(run)) | {"unfinished": "epoch 1 of 3"}
+    assert json.loads((beside / "evaluation.json").read_text())["checkpoint"] == str(run)
+    assert lines[0] == f"{run} is not finished (epoch 1 of 3): its best epoch so far is evaluated"
+    assert lines[-1] == "a remark"
+    config.eval.corpus = "int8"
+    with pytest.raises(WorkdirError, match=r"eval\.corpus \(float32 there, int8 now\)"):
+        evaluate_checkpoint(config, run, None, _quiet, beside)
 
 
 @pytest.mark.slow  # it takes seconds

@@ -10,6 +10,8 @@ import pytest
 import runs
 
 from hlformer_jax import training
+from hlformer_jax.data.feed import Schedule
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.training import checkpoints, hover, loaded_run, loop, optim
 
 DIRECTIONS = ("t2v", "v2t")
@@ -86,18 +88,21 @@ def test_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):
 
     def open_trees(config):
         opened.append((config.data.collection, config.data.feature))
-        subsets.append(config.trees.train_subset)
-        return original(config)
+        subsets.append((config.trees.train_subset, config.trees.train_leaves))
+        made.append(original(config))
+        return made[-1]
 
     monkeypatch.setattr(hover, "open_trees", open_trees)
-    subsets = []
+    subsets, made = [], []
     listed = tmp_path / "few.txt"
     listed.write_text("train_00002\ntrain_00007\n")
     elsewhere = {"eval.test_collection": "charades", "eval.test_feature": "other"}
-    elsewhere |= {"trees.train_subset": str(listed)}
+    elsewhere |= {"trees.train_subset": str(listed), "trees.train_leaves": (1, 2, 3, 4, 5, 6)}
     family = training.build(runs.hover(trees_dir, **elsewhere))
     assert " " in family.fingerprint and family.subset_fingerprint == family.data.train.subset
-    assert subsets == [str(listed), "full"]  # the other collection has no listed video
+    # The other collection has no listed video.
+    assert subsets == [(str(listed), (1, 2, 3, 4, 5, 6)), ("full", ())]
+    assert family.data.test is made[1].test and family.data[:2] == made[0][:2]
     assert opened[1] == ("charades", "other") != opened[0]
 
 
@@ -109,6 +114,49 @@ def test_registry_builds_the_family_of_hover(trees_dir):
     cost = family.cost()
     assert cost.parameters == sum(x.size for x in jax.tree.leaves(family.init_params()))
     assert cost.flops_video > cost.flops_caption > 0
+
+
+def test_metrics_and_files_are_of_their_splits(trees_dir, monkeypatch):
+    family, seen = training.build(runs.hover(trees_dir, seed=5)), []
+    data, params = family.data, {"direction": np.ones(6, np.float32)}
+    names, fitted = data.test.pool.names, np.zeros(6)
+    points = hover.Points(np.zeros((len(names), 6)), np.ones((len(names), 6)))
+    scores = np.arange(len(names) ** 2).reshape(len(names), -1)
+
+    def note(name, value):
+        def noted(params, feed, *more):
+            seen.append((feed.split, *more))
+            return value
+
+        monkeypatch.setattr(family.evaluator, name, noted)
+
+    for name in ("evaluate", "report"):
+        note(name, Result({}, 1, 1))
+    note("scores", scores)
+    note("encode", points)
+    note("fit_direction", fitted)
+    family.validate(params)
+    [split] = seen.pop()
+    assert split is data.val
+    _, arrays = family.test_scores(params)
+    assert arrays["scores"] is scores and arrays["data"] == family.fingerprint
+    assert arrays["queries"] == arrays["videos"] == names
+    assert arrays["sentences"] == data.test.pool.texts != names
+    np.testing.assert_array_equal(arrays["relevant"], np.arange(len(names)))
+    found = family.test_embeddings(params)
+    assert found["nodes"] == names
+    np.testing.assert_array_equal(found["text"], points.text)
+    np.testing.assert_array_equal(found["video"], points.video)
+    assert all(split is data.test for split, *_ in seen)
+    assert seen[1][1] is params["direction"]  # of the report
+    family._config.loss.order = 0.0
+    family.test(params)
+    assert seen[-2][0] is data.train and seen[-1][0] is data.test and seen[-1][1] is fitted
+    feed = family.feed(Schedule(family.num_examples, 6, 0).groups(1, 2))
+    assert (feed.seed, feed.batch_size, feed.split is data.train) == (5, 6, True)
+    assert sum(len(x) for group in feed.groups for x in group.steps) == len(data.train.pool.pair)
+    assert family.project({"log_scale": np.float32(99)})["log_scale"] < 99
+    assert {"trees.node_frames", "data.max_words"} <= set(family.describe())
 
 
 def test_rates_and_schedule_are_the_released_ones(trees_dir):

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import signal
+import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,7 +17,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from hlformer_jax import files, training
 from hlformer_jax.config import FIELDS, ConfigError
-from hlformer_jax.data.feed import Chunk
+from hlformer_jax.data.feed import Chunk, Schedule
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loop, run_directory
@@ -57,12 +59,25 @@ def test_best_epoch_has_the_best_validation(finished):
     assert info["nodes"] == 11  # what the family says of itself
 
 
+def test_best_and_last_parameters_are_tested(tmp_path):
+    with runs.start(runs.tree(), tmp_path) as trainer:
+        _scored(trainer, 50.0, 40.0, 30.0)
+        trainer.run()
+        tested, test = [], trainer.family.test
+        trainer.family.test = lambda params: (tested.append(params), test(params))[1]
+        assert list(trainer.test()) == ["best epoch (1)", "last epoch (3)"]
+    best, last = (np.asarray(params["space"]) for params in tested)
+    saved = checkpoints.best(tmp_path).restore(trainer.state.params)
+    np.testing.assert_array_equal(best, saved["space"])
+    np.testing.assert_array_equal(last, trainer.state.params["space"])
+    assert np.any(best != last)
+
+
 def test_unknown_selection_metric_is_named(tmp_path):
     with pytest.raises(ConfigError, match="nearest"):
         runs.train(runs.tree(**{"eval.select": "SumR"}), tmp_path)
 
 
-@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_selection_metric_that_is_nan_is_named(tmp_path, epochs):
     with runs.start(runs.tree(), tmp_path) as trainer:
@@ -110,6 +125,49 @@ def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, capsys, last,
     assert line in capsys.readouterr().err
     runs.train(config, tmp_path)
     runs.assert_same(tmp_path, finished)
+
+
+def test_stopped_run_with_initial_parameters_continues(tmp_path, finished, capsys):
+    config = runs.tree()
+    stops = pytest.raises(loop.Stopped, match="SIGTERM: saved step 4")
+    with stops as stopped, loop.start(config, tmp_path, runs.Tree(config), finished) as trainer:
+        runs.signal_before(trainer, 4, signal.SIGTERM)
+        trainer.run()
+    assert stopped.value.status == 143
+    assert [line["step"] for line in runs.records(tmp_path) if "loss" in line] == [1, 3]
+    assert "stopped in epoch 2 of 3; best nearest" in capsys.readouterr().err
+    with loop.start(config, tmp_path, runs.Tree(config), finished) as again:
+        assert int(again.state.step) == 4 and again.progress == trainer.progress
+        jax.tree.map(np.testing.assert_array_equal, again.state, trainer.state)
+    assert "resumed after step 4, in epoch 2" in capsys.readouterr().err
+
+
+def test_family_is_asked_for_the_steps_and_order_of_its_run(tmp_path):
+    asked = {}
+
+    class Noted(runs.Tree):
+        def loss(self, steps_per_epoch):
+            asked["loss"] = steps_per_epoch
+            return super().loss(steps_per_epoch)
+
+        def optimiser(self, total_steps):
+            asked["optimiser"] = total_steps
+            return super().optimiser(total_steps)
+
+        def feed(self, groups):
+            asked["order"] = np.concatenate([x for group in groups for x in group.steps])
+            return super().feed(groups)
+
+    config = runs.tree(seed=3)
+    with loop.start(config, tmp_path, family=Noted(config)):
+        order = asked.pop("order")
+    np.testing.assert_array_equal(order[:10], Schedule(10, 4, seed=3).order(0))
+    assert len(order) == 30 and asked == {"loss": 3, "optimiser": 9}
+
+
+def test_finished_run_is_not_lengthened(finished):
+    with pytest.raises(run_directory.WorkdirError, match=r"train\.epochs \(3 there, 5 now\)"):
+        runs.train(runs.tree(**{"train.epochs": 5}), finished)
 
 
 def test_signal_after_the_last_step_is_not_lost(tmp_path, finished):
@@ -187,21 +245,28 @@ def test_epoch_without_training_is_announced(tmp_path, capsys, size, warns):
     assert (said in capsys.readouterr().err) == warns
 
 
-def test_patience_ends_a_run(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("metrics", "best", "line"),
+    [
+        ((50.0, 50.0), 0, "stopped after epoch 2 of 3: nearest did not improve in 1 epochs"),
+        ((50.0, 60.0, 60.0), 1, "ended after epoch 3 of 3; best nearest 60 in epoch 2"),
+    ],
+)
+def test_patience_ends_a_run(tmp_path, capsys, metrics, best, line):
     with runs.start(runs.tree(**{"train.patience": 1}), tmp_path) as trainer:
-        _scored(trainer, 50.0, 50.0)
+        _scored(trainer, *metrics)
         trainer.run()
-    assert checkpoints.newest(tmp_path).info()["epochs"] == 2
-    assert checkpoints.best(tmp_path).info()["epoch"] == 0
-    said = "stopped after epoch 2 of 3: nearest did not improve in 1 epochs"
-    assert said in capsys.readouterr().err
+    assert checkpoints.newest(tmp_path).info()["epochs"] == len(metrics)
+    assert checkpoints.best(tmp_path).info()["epoch"] == best
+    assert line in capsys.readouterr().err
 
 
 def test_finished_run_reports_again_without_changes(finished, capsys):
     names = ("metrics.jsonl", "test_metrics.json")
     before = [(finished / name).read_bytes() for name in names]
     (finished / "test_metrics.json").unlink()
-    runs.train(runs.tree(), finished)
+    outcome = runs.train(runs.tree(), finished)
+    assert len(outcome.results) == 2 and outcome.references == ()
     assert [(finished / name).read_bytes() for name in names] == before
     assert re.search(r"best epoch.*\n.*last epoch \(3\)", capsys.readouterr().out)
 
@@ -225,9 +290,9 @@ def test_directory_is_claimed_while_its_run_lasts(tmp_path, monkeypatch):
     ("step", "poison", "message", "saved"),
     [
         # In mid epoch: what is saved is the end of the first epoch.
-        (4, {"loss": np.nan, "loss/near": np.nan}, "step 4 .* loss/near is", 3),
+        (4, {"loss": np.nan, "loss/near": np.nan}, r"step 4 \(epoch 2\): loss/near is", 3),
         # At the end of an epoch, before it is saved, though the loss is finite.
-        (2, {"gradient_norm": np.inf}, "step 2 .* gradient_norm", None),
+        (2, {"gradient_norm": np.inf}, r"step 2 \(epoch 1\): gradient_norm is", None),
     ],
 )
 def test_non_finite_loss_is_named_and_not_saved(tmp_path, step, poison, message, saved):
@@ -267,6 +332,13 @@ def test_parameters_that_an_update_ruined_are_not_saved(tmp_path, step, saved):
             runs.signal_before(trainer, step + 1, signal.SIGTERM)
         trainer.run()
     assert trainer.checkpoints.newest.latest() == saved
+
+
+def test_single_broken_element_is_not_finite():
+    params = {"a": np.ones(3, np.float32), "b": np.ones(2, np.float32)}
+    assert loop._is_finite(params)
+    params["b"][1] = np.nan
+    assert not loop._is_finite(params)
 
 
 @pytest.mark.parametrize(
@@ -434,6 +506,57 @@ def test_scalars_beyond_the_last_step_are_not_read(logger, tmp_path):
     chunk, scalars = _chunk(0, 1.0, np.nan)
     logger.steps(chunk._replace(num_steps=1), scalars, wait=True)
     assert runs.records(tmp_path) == []
+
+
+def test_rates_are_of_the_time_since_the_last_validation(tmp_path, monkeypatch, capsys):
+    clock, boarded = [100.0], []
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
+    rates = np.arange(9) / 10
+    logger = MetricsLogger(tmp_path, runs.tree(), 3, 2, Progress(), rates)
+    monkeypatch.setattr(logger.log, "board", lambda step, scalars: boarded.append(scalars))
+    for first, clock[0] in ((2, 140.0), (4, 160.0)):
+        logger.steps(*_chunk(first, 1.0, 0.5), wait=True)
+    result = Result({"nearest": 70.0, "MRR": 0.5, "ratio=0-0.2/R@1": 9.0}, 10, 11)
+    for step, clock[0] in ((5, 171.0), (8, 181.0)):
+        logger.validation(step, step // 3 - 1, result, 0.1, Progress().validated(0, 70.0))
+    logger.restart_clock(6)
+    clock[0] = 191.0
+    logger.steps(*_chunk(6, 1.0, 0.5), wait=True)
+    logger.close()
+    found = [x["rate/examples_per_second"] for x in boarded if "rate/examples_per_second" in x]
+    assert found == pytest.approx([4 * 2 / 40, 4 * 4 / 60, 4 * 2 / 10])  # batches of 4
+    epoch = "epoch {} of 3: validation nearest 70 (best 70 in epoch 1), MRR 0.5, loss 0.5"
+    assert capsys.readouterr().err.splitlines() == [
+        "step 6 of 9: loss 0.5, 0 examples/s",  # a minute after the first
+        f"{epoch.format(1)}, learning rate 0.5, 71.0 s",
+        f"{epoch.format(2)}, learning rate 0.8, 10.0 s",
+    ]
+
+
+@pytest.mark.parametrize(("last", "num_chunks"), [(9, 6), (4, 3)])  # the second is stopped
+def test_time_of_validations_is_not_training_time(tmp_path, monkeypatch, last, num_chunks):
+    clock, rates = [0.0], []
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
+    board = lambda log, step, scalars: rates.extend(scalars.items())
+    monkeypatch.setattr(loop.ScalarLog, "board", board)
+
+    def lasts(seconds, call):
+        def lasting(*given):
+            clock[0] += seconds
+            return call(*given)
+
+        return lasting
+
+    with runs.start(runs.tree(), tmp_path) as trainer:
+        trainer.steps = lasts(10, trainer.steps)
+        trainer.family.validate = lasts(100, trainer.family.validate)
+        runs.signal_before(trainer, last, signal.SIGTERM)
+        with pytest.raises(loop.Stopped):
+            trainer.run()
+    assert trainer.progress.seconds == 10 * num_chunks
+    found = [rate for name, rate in rates if name == "rate/examples_per_second"]
+    assert len(found) == num_chunks  # three batches in the two chunks of an epoch
+    assert found[1::2] == pytest.approx([4 * 3 / 20] * (num_chunks // 2))
 
 
 def test_validation_metrics_have_their_own_names(logger, tmp_path):

@@ -14,8 +14,12 @@ from tiny import Linear, cosine_maxima
 from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.annotations.spans import Span
+from hlformer_jax.data.feed import VideoFeed
 from hlformer_jax.losses import retrieval
 from hlformer_jax.losses.retrieval import Pairs
+from hlformer_jax.retrieval import evaluation
+from hlformer_jax.retrieval.evaluation import Queries
+from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loop, prvr
 from hlformer_jax.training.prvr import PRVR, draw_negatives
@@ -80,16 +84,78 @@ def test_stopped_streaming_run_ends_bit_for_bit_the_same(data_dir, tmp_path, ret
 
 
 def test_fingerprint_of_moments_depends_on_the_times_only():
-    def fingerprint(*times):
+    def fingerprint(*times, val=()):
         family = PRVR.__new__(PRVR)
         spans = [Span(*span) if span else None for span in times]
-        split = types.SimpleNamespace(spans=times, caption_spans=lambda: spans)
-        family.data = types.SimpleNamespace(val=split, test=split)
+        val = types.SimpleNamespace(spans=val, caption_spans=lambda: list(val.spans))
+        test = types.SimpleNamespace(spans=times, caption_spans=lambda: spans)
+        family.data = types.SimpleNamespace(val=val, test=test)
         return family.moments_fingerprint
 
     assert fingerprint() is None
     assert fingerprint((0.0, 1.0, 9.0), None) == fingerprint((0.0, 1.0, 9.0), None)
     assert fingerprint((0.0, 1.0, 9.0), None) != fingerprint((0.0, 1.5, 9.0), None)
+    assert fingerprint(None) != fingerprint(None, val=(None,)) != fingerprint(val=(None,))
+
+
+def test_metrics_and_files_are_of_their_splits(data_dir, monkeypatch):
+    options = {"model.glance": True, "train.baseline": True}
+    family, seen = PRVR(runs.retrieval(data_dir, **options), devices.mesh()), []
+    family._config.data.feature = "clip_L14"
+    data, test = family.data, family.data.test
+    scores = np.arange(len(test.caption_video) * len(test), dtype=np.float32)
+    scores = scores.reshape(-1, len(test))
+    queries, result = Queries(scores[:, :2], None), Result({}, 1, 1)
+    returned = {
+        "evaluate": result, "encode": ("stored", queries), "score": scores, "rank": result,
+        "positions": {"frames": scores},
+    }  # fmt: skip
+
+    def note(module, name, value):
+        def noted(*arguments):
+            found = [x.split if isinstance(x, VideoFeed) else x for x in arguments]
+            seen.append((name, *(x for x in found if not isinstance(x, np.ndarray | Queries))))
+            return value
+
+        monkeypatch.setattr(module, name, noted)
+
+    for name, value in returned.items():
+        note(family.evaluator, name, value)
+    family.validate("p")
+    family.test("p")
+    _, arrays = family.test_scores("p")
+    embeddings = family.test_embeddings("p")
+    assert seen == [
+        ("evaluate", "p", data.val),
+        ("evaluate", "p", test),
+        ("encode", "p", test),
+        ("score", "stored", test),
+        ("rank", "stored", test),
+        ("encode", "p", test, "float32"),
+        ("positions", "stored", test),
+    ]
+    assert arrays["scores"] is scores and arrays["data"] == family.fingerprint
+    assert arrays["queries"] == embeddings["query_ids"] == test.caption_ids()
+    assert arrays["videos"] == embeddings["video_ids"] == test.video_ids
+    assert arrays["relevant"] is embeddings["relevant"] is test.caption_video
+    assert arrays["sentences"] == test.caption_sentences()
+    assert embeddings["branches"] == ["frames"]
+    assert embeddings["weights"] == [family._config.model.frame_weight]
+    assert family.loss(1).max_captions == data.train.captions_per_video.max()
+    seen.clear()
+    note(evaluation, "mean_pooled_scores", scores)
+    note(evaluation, "zero_shot_scores", {"CLIP": -scores})
+    linear, clip, chance = family.references().items()
+    assert seen == [("mean_pooled_scores", *data[:3]), ("zero_shot_scores", test)]
+    assert (linear[0], clip[0], chance[0]) == ("mean-pooled linear baseline", "CLIP", "chance")
+    # Scores that rise by column put the last video first, and the negative scores the first.
+    for metrics, first in ((linear[1].metrics, len(test) - 1), (clip[1].metrics, 0)):
+        assert metrics["R@1"] == pytest.approx(100 * np.mean(test.caption_video == first))
+
+
+def test_metrics_are_those_of_the_model_and_its_moments():
+    family = PRVR(tiny.config(), devices.mesh())
+    assert family.metric_names() == ("R@1", "R@5", "R@10", "R@100", "SumR", "InCone")
 
 
 def test_initial_parameters_depend_on_the_seed(data_dir, retrieval):
@@ -192,6 +258,53 @@ def test_every_number_is_an_argument_of_the_loss(field):
     assert jax.tree.structure(loss) == jax.tree.structure(other)  # one program serves both
     inputs = PARAMS, tiny.batch(), np.int32(0)
     assert LOSS(loss, *inputs) != LOSS(other, *inputs)
+
+
+def test_phase_and_keys_depend_on_epoch_seed_and_step(monkeypatch):
+    seen, keys = [], set()
+
+    def draw(key, batch, hard, pool, frame_columns):
+        keys.add(tuple(jax.random.key_data(key).tolist()))
+        return bool(hard), int(pool)
+
+    def evaluate(self, params, batch, negatives, dropout_key, epoch):
+        keys.add(tuple(jax.random.key_data(dropout_key).tolist()))
+        seen.append((*negatives, int(epoch)))
+        return np.float32(0), {}
+
+    monkeypatch.setattr(prvr, "draw_negatives", draw)
+    monkeypatch.setattr(prvr.Objective, "evaluate", evaluate)
+    options = {"loss.hard_negative_epoch": 2, "loss.hard_pool_size": 7}
+    for seed in (0, 1):
+        loss = _build(steps_per_epoch=3, seed=seed, **options)
+        for step in range(8):
+            loss(PARAMS, tiny.batch(), np.int32(step))
+    phases = [(False, 7, 0)] * 3 + [(False, 7, 1)] * 3 + [(True, 7, 2)] * 2
+    assert seen == 2 * phases
+    assert len(keys) == 2 * 2 * 8
+
+
+def test_both_encoders_have_dropout_in_training(monkeypatch):
+    keys, negatives = [], prvr.Negatives(None, None)
+
+    def encode_query(model, params, captions, key):
+        keys.append(key)
+
+    def encode_video(model, params, videos, key, parts):
+        keys.append(key)
+        raise StopIteration(parts)  # the terms do not matter here
+
+    monkeypatch.setattr(models, "encode_query", encode_query)
+    monkeypatch.setattr(models, "encode_video", encode_video)
+    monkeypatch.setattr(prvr, "draw_negatives", lambda *given: negatives)
+    loss, batch = _build(**{"train.encode_parts": 3}), tiny.batch()
+    assert loss.max_captions == 2
+    with pytest.raises(StopIteration, match="3"):
+        loss(PARAMS, batch, np.int32(0))
+    with pytest.raises(StopIteration, match="3"):
+        loss.evaluate(PARAMS, batch, negatives)
+    query, video, *off = keys
+    assert np.any(jax.random.key_data(query) != jax.random.key_data(video)) and off == [None, None]
 
 
 @pytest.mark.slow  # it takes seconds

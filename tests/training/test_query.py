@@ -73,6 +73,26 @@ def test_sentence_without_finite_scores_is_not_answered(archive, timed):
         archive.ask([words])
 
 
+def test_answer_lists_the_best_videos_of_each_caption(archive, retrieval, timed):
+    split, lines = archive.split, []
+    words = [own for k in range(len(split)) for own in split[k].words]
+    for name, own in zip(split.caption_ids(), words, strict=True):
+        np.testing.assert_array_equal(archive.words(name), own)
+    asked = split.caption_ids()[-2:]
+    quiet = lambda line: None
+    loaded_run.answer(timed, retrieval.path, [], asked, top=3, report=lines.append, warn=quiet)
+    expected = []
+    for name, videos in zip(asked, archive.ask(words[-2:], 3), strict=True):
+        assert sorted(video.score for video in videos)[::-1] == [video.score for video in videos]
+        expected += [[f"{name!r}:"], ["rank"]]
+        for rank, video in enumerate(videos, 1):
+            span = f"{video.start:.1f}–{video.end:.1f}"
+            expected.append([f"{rank}", f"{video.score:.4f}", span, "s", video.video])
+    for line, start in zip(lines, expected, strict=True):
+        assert line.split()[: len(start)] == start
+    assert lines[0] == f"{asked[0]!r}: the best of 5 videos of test"
+
+
 def _video(frames, clips):
     clips, mask = (
         np.zeros((1, clips, frames.shape[1]), frames.dtype),

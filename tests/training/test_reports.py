@@ -69,6 +69,8 @@ def test_cut_captions_are_counted(data_dir):
         f"{long} of {len(train.caption_video)} captions of train have more than 2 words; the rest"
         " of each is not read (config.data.max_words)"
     ]
+    family._config.data.feature = "clip_L14"
+    assert "the middle of each" in family.notes()[0]
 
 
 @pytest.mark.slow  # it trains
@@ -142,7 +144,6 @@ def test_initial_parameters_of_another_shape_are_refused(tmp_path, retrieval):
         loop.train(config, tmp_path / "run", family=runs.Tree(config), init=tmp_path / "nowhere")
 
 
-@pytest.mark.slow  # it takes seconds
 def test_last_epoch_may_be_selected(tmp_path, capsys):
     config = runs.tree(**{"eval.select": "last", "train.patience": 1})
     with runs.start(config, tmp_path) as trainer:
@@ -155,7 +156,6 @@ def test_last_epoch_may_be_selected(tmp_path, capsys):
     assert "ended after epoch 3 of 3; the last epoch is used" in capsys.readouterr().err
 
 
-@pytest.mark.slow  # it takes seconds
 def test_patience_may_change_on_resume(tmp_path):
     first = runs.tree(**{"train.patience": 1, "train.epochs": 3})
     with runs.start(first, tmp_path) as trainer:

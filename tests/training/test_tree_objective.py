@@ -51,7 +51,7 @@ def _points(seed=0, padding=0, poison=0.0, n=3):
 
 
 SCALE, DIRECTION = 3.0, np.array([0.5, -1.0, 2.0], np.float32)
-MARGIN, CONE = 0.1, 0.25
+MARGIN, ORDER_MARGIN, CONE = 0.1, 0.05, 0.25
 EVERY = tuple(range(len(ITEMS)))
 
 
@@ -61,6 +61,7 @@ def _config(**options):
     config.model.update(geometry="euclidean")
     config.model.update(hyperbolic_dim=3, hidden_size=4, scale=SCALE, learned_scale=False)
     config.loss.update(tree=1.0, chain=1.0, order=1.0, mask_related="none")
+    config.loss.update(chain_margin=MARGIN, order_margin=ORDER_MARGIN)
     config.update_from_flattened_dict(options)
     return config
 
@@ -115,11 +116,11 @@ def _cross_entropy(anchors, candidates, allowed, distance=_euclidean):
     return np.mean(values)
 
 
-def _hinge(low, high, form):
+def _hinge(low, high, form, margin=MARGIN):
     """Of numbers of which the first should be lower."""
     if form == "corrected":
-        return max(low - high + MARGIN, 0)
-    return -max(high - low + MARGIN, 0)
+        return max(low - high + margin, 0)
+    return -max(high - low + margin, 0)
 
 
 def _related(u, w):
@@ -144,6 +145,8 @@ def _expected(points, items, form="corrected", masked="none", distance=_euclidea
         allowed = free(parents, rows)
         for a, b in ((video, text), (text, video)):
             tree += _cross_entropy(a[parents], b[rows], allowed, distance) / 2
+    if form == "printed":
+        tree *= len(items)  # a sum in place of the mean
     size = np.linalg.norm
     hinge = lambda p, c: sum(
         _hinge(size(a[p]), size(b[c]), form) / 2 for a, b in ((video, text), (text, video))
@@ -158,7 +161,7 @@ def _expected(points, items, form="corrected", masked="none", distance=_euclidea
     if kept:
         order = np.mean(
             [
-                _hinge(cosine(a[item[2]]), cosine(b[item[1]]), form)
+                _hinge(cosine(a[item[2]]), cosine(b[item[1]]), form, ORDER_MARGIN)
                 for item in kept
                 for a, b in ((video, text), (text, video))
             ]
@@ -170,14 +173,16 @@ BALL = {"model.geometry": "poincare"}
 CASES = {
     "corrected": {},
     "corrected, in the ball": BALL,
-    "printed": {"loss.form": "printed"},
+    "printed": {"loss.form": "printed", "loss.tree_reduction": "sum"},
     "released": {"loss.form": "released"},
     "relatives masked": {"loss.mask_related": "tree"},
 }
 
 
-@pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(x, marks=pytest.mark.slow if "ball" in x else ()) for x in CASES],  # seconds
+)
 def test_every_form_equals_loops_over_its_definition(case):
     options = CASES[case]
     batch, points = _trees(), _points()
@@ -354,7 +359,7 @@ def test_released_direction_is_not_normalised():
     points, batch = _points(), _trees((3,))
     found = _terms(points, batch, **{"loss.order_base": "released"})["order"]
     product = points @ DIRECTION / np.linalg.norm(points, axis=-1)
-    values = [_hinge(product[1 - a, 7], product[a, 6], "corrected") for a in (0, 1)]
+    values = [_hinge(product[1 - a, 7], product[a, 6], "corrected", ORDER_MARGIN) for a in (0, 1)]
     assert found == pytest.approx(np.mean(values), rel=1e-5)
 
 
