@@ -181,7 +181,8 @@ def app(
     server.add_middleware(guard.Guard, hosts=hosts, addresses=addresses, token=token)
     guard.install(server, library)
     for address, (name, media_type) in STATIC_FILES.items():
-        server.get(address, include_in_schema=False)(_static(name, media_type))
+        both = server.api_route(address, methods=["GET", "HEAD"], include_in_schema=False)
+        both(_static(name, media_type))
 
     @server.post("/api/query", responses=schemas.responses(schemas.Results))
     @server.get("/api/query", responses=schemas.responses(schemas.Results))
