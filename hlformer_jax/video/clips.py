@@ -100,7 +100,8 @@ def cut(
 
     The clip begins with the frame that is shown at its start, and ends exactly at its end, to
     1/90,000 s. Both may be rounded to milliseconds. A part outside the video is left out. Frames
-    keep their times. The clip has the date and the place of the recording if the video states them.
+    keep their times; if the sound goes on after the last frame, this frame is shown until the sound
+    ends. The clip has the date and the place of the recording if the video states them.
 
     Args:
       path: the video file.
@@ -120,7 +121,7 @@ def cut(
     path, out = Path(path), Path(out)
 
     def pictures() -> Iterator[Shown]:
-        for begin, until, image in _part(video, first, last):
+        for begin, until, image in _part(video, first, last, sound):
             pulse()
             yield begin - first, until - first, image
 
@@ -130,7 +131,7 @@ def cut(
         _writing(out),
         files.atomic_write(out, replace) as draft,
     ):
-        _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), sound, first)
+        _encode(draft, CONTAINERS[out.suffix.lower()], video, pictures(), sound, first, last)
 
 
 def copy(
@@ -668,15 +669,19 @@ def _exact(seconds: float) -> Fraction:
     return Fraction(seconds).limit_denominator(1_000_000)
 
 
-def _part(video: Video, first: Fraction, last: Fraction) -> Iterator[Shown]:
-    """Yield the pictures that are shown between two seconds, with times limited to these."""
+def _part(video: Video, first: Fraction, last: Fraction, sound: Sound | None) -> Iterator[Shown]:
+    """Yield the pictures that are shown between two seconds, with times limited to these.
+
+    If only sound is left there, the last picture is shown.
+    """
     painter, rounding = Painter(video.aspect, _LARGEST), tolerance(video)
     limit = last
     with name_errors(video.path):
         for start, end, frame in frames_from(video, first):
-            if end <= first:
+            if end <= first and (sound is None or next(sound.read(1), None) is None):
                 what = f"ends at {float(end):.2f} s, before the clip begins ({float(first):.2f} s)"
                 raise fault(video.path, what, "give a part of the video")
+            end = end if end > first else first + video.period
             if start >= limit:
                 break
             begin = first if start - first <= rounding else start
@@ -721,6 +726,7 @@ def _encode(
     pictures: Iterator[Shown],
     sound: Sound | None,
     first: Fraction,
+    last: Fraction,
 ) -> None:
     """Write pictures and sound in the order of time, so that few packets wait in memory."""
     with _new_clip(draft, form, video, first) as container:
@@ -735,9 +741,12 @@ def _encode(
                 track.write(end)
         if stream is None:
             raise _empty_part(video)
-        stream.finish()
-        if track is not None:
+        if track is not None and sound is not None:
+            track.write(last - first)
+            if (heard := Fraction(sound.position, _RATE)) > end + video.period:
+                stream.write(end, heard, image)
             track.finish()
+        stream.finish()
 
 
 class _Pictures:

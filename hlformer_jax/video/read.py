@@ -751,7 +751,7 @@ def probe(path: str | Path) -> Info:
     """Return the properties of a video file, by decoding one frame.
 
     If the file states no length, its packets are read to the end, without decoding. For a large
-    file FFmpeg's guess is used instead.
+    file FFmpeg's guess is used instead. FLV and Matroska state the length of the longest track.
 
     Raises:
       VideoError: if the file cannot be read, or none of its frames can be decoded.

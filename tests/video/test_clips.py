@@ -189,6 +189,19 @@ def test_sound_is_cut_where_the_pictures_are(tmp_path, name, sound, part, heard)
     assert heard[1] - 0.05 < length <= part[1] - part[0] + 0.03
 
 
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+def test_last_picture_is_shown_until_the_sound_ends(tmp_path, name):
+    path = videos.write(tmp_path / name, sound=(0, 6))  # 3 s of pictures
+    for start, end, until in ((2, 5, 5), (4, 5, 5), (5, 9, 6.1)):
+        out = tmp_path / f"{start}.mp4"
+        video.cut(path, start, end, out)
+        assert video.probe(out).duration == pytest.approx(until - start, abs=0.1)
+        assert heard(out)[-1] == pytest.approx(min(end, 6) - start, abs=0.1)
+        assert {number for time, number in shown(out) if time > 1} <= {35}
+    with pytest.raises(video.VideoError, match=r"ends at 3\.\d\d s, before the clip begins"):
+        video.cut(path, 7, 8, tmp_path / "clip.mp4")
+
+
 def test_the_clip_of_a_silent_video_is_silent(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=6)
     video.cut(path, 0, 0.5, tmp_path / "clip.mp4")

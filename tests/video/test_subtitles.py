@@ -101,6 +101,37 @@ def test_packets_of_mp4_text_are_utf8_or_utf16():
         assert [block.text for block in blocks] == texts
 
 
+def test_ttml_track_of_mp4_is_read(tmp_path):
+    with av.open(str(tmp_path / "a.mp4"), "w") as out:
+        film, text = out.add_stream("libx264", rate=10), out.add_stream("ttml")
+        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
+        text.codec_context.subtitle_header = b"[Script Info]\nPlayResX: 64\nPlayResY: 48\n"
+        for i in range(50):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), i, np.uint8), format="rgb24")
+            out.mux(film.encode(frame))
+        out.mux(film.encode(None))
+        for start, end, line in TWO:
+            packet = av.Packet(line.encode())
+            packet.stream, packet.time_base = text, text.time_base
+            packet.pts = packet.dts = round(start / text.time_base)
+            packet.duration = round((end - start) / text.time_base)
+            out.mux(packet)
+    found = read_tracks(tmp_path / "a.mp4")
+    assert rows(found) == TWO and found.format == "ttml" and not found.warnings
+
+
+def test_ttml_samples_share_a_cue():
+    """Times count from the start of the track; a cue that two samples show is in both."""
+    cues = '<p begin="1s" end="2.5s">Hello there, world</p>', '<p begin="3s" end="4s">Second</p>'
+    packets = [
+        reader._Packet(-0.5, None, f"<tt><body>{''.join(lines)}</body></tt>".encode(), 0)
+        for lines in (cues, cues[1:], ())
+    ]
+    blocks, skipped, *_ = reader._blocks(packets, "ttml")
+    found, warnings = reader._finished(blocks, "tags", skipped)
+    assert found == [(0.5, 2.0, "Hello there, world"), (2.5, 3.5, "Second")] and not warnings
+
+
 def caption_pairs(*parts):
     """Return pairs of bytes, one for each picture.
 

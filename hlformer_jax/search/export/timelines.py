@@ -34,7 +34,7 @@ def encode_edl(title: str, moments: Sequence[ExportedMoment], probe: Any) -> byt
         )
     has_drop_frame = any(drop for _, drop in formats)
     lines = [f"TITLE: {title}", f"FCM: {'DROP' if has_drop_frame else 'NON-DROP'} FRAME", ""]
-    recorded = 0
+    recorded, digits = 0, 3 if len(moments) < 1000 else 6
     for event, exported in enumerate(moments, 1):
         timing = timings[exported.result.path]
         first, count = _frames(timing, exported.moment)
@@ -42,7 +42,7 @@ def encode_edl(title: str, moments: Sequence[ExportedMoment], probe: Any) -> byt
         record = recorded, recorded + count
         recorded += count
         lines += [
-            f"{event:03}  AX       V     C        "
+            f"{event:0{digits}}  AX       V     C        "
             + " ".join(map(timing.timecode, (*source, *record))),
             f"* FROM CLIP NAME: {exported.title}",
             f"* SOURCE FILE: {exported.result.path.as_uri()}",

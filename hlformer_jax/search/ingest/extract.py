@@ -50,6 +50,7 @@ from hlformer_jax.search.ingest.decoding import (
 )
 from hlformer_jax.search.ingest.precision import resolve_precision, set_precision
 from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.text import caseless
 
 
 class Progress(NamedTuple):
@@ -587,9 +588,18 @@ class _Run:
         for old_name in sorted(self.index.paths(content)):
             record = self.index.record(old_name)
             if old_name not in self._present and record is not None and record.indexed:
-                if self.index.roots.is_deleted(old_name):
+                if self.index.roots.is_deleted(old_name) or self._is_same_name(old_name, name):
                     writer.move(old_name, name)
                     return
+
+    def _is_same_name(self, old_name: str, name: str) -> bool:
+        """Return whether two names are one file, on a disk that ignores case and Unicode forms."""
+        if caseless(old_name) != caseless(name):
+            return False
+        locate = self.index.roots.path
+        with contextlib.suppress(OSError):
+            return os.path.samefile(locate(old_name), locate(name))
+        return False
 
     def _has_embeddings(self, content: str) -> bool:
         """Return whether a content has intact embeddings; note the fault of damaged ones.

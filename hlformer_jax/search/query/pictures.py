@@ -1,5 +1,6 @@
 """Pictures in a query: a file, or the content of one, to the embedding of the picture."""
 
+import contextlib
 import io
 import warnings
 from pathlib import Path
@@ -103,7 +104,7 @@ def _scale_transparent_value(opened: "Image.Image") -> None:
 def _convert_to_rgb(
     picture: "Image.Image", white: int, is_negative: bool, image: Path | bytes, name: str
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return the RGB pixels of a picture, with `GROUND` behind its transparent pixels.
+    """Return the sRGB pixels of a picture, with `GROUND` behind its transparent pixels.
 
     Args:
       picture: the picture, in any mode of Pillow.
@@ -115,8 +116,9 @@ def _convert_to_rgb(
     Raises:
       QueryError: if its pixels are floats, or integers outside 0 to 65535.
     """
-    from PIL import Image
+    from PIL import Image, ImageCms
 
+    profile = picture.info.get("icc_profile")
     if picture.mode == "F" or picture.mode.startswith("I"):
         values = np.asarray(picture)
         if picture.mode == "F" or values.size and not 0 <= values.min() <= values.max() <= 65535:
@@ -133,7 +135,12 @@ def _convert_to_rgb(
     if picture.has_transparency_data:
         ground = Image.new("RGBA", picture.size, GROUND)
         picture = Image.alpha_composite(ground, picture.convert("RGBA"))
-    return np.asarray(picture.convert("RGB"))
+    rgb = picture.convert("RGB")
+    if profile:  # such as Display P3 of phones; the frames of videos are in sRGB
+        with contextlib.suppress(ImageCms.PyCMSError):  # damaged, or of grey or CMYK
+            srgb = ImageCms.createProfile("sRGB")
+            ImageCms.profileToProfile(rgb, io.BytesIO(profile), srgb, inPlace=True)
+    return np.asarray(rgb)
 
 
 def _refused(line: str, image: Path | bytes, **values: object) -> QueryError:

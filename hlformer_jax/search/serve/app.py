@@ -157,7 +157,8 @@ def build_app(
     server.add_middleware(guard.Guard, hosts=hosts, any_address=any_address, token=token)
     guard.install(server, library)
     for address, (name, media_type) in STATIC_FILES.items():
-        server.get(address, include_in_schema=False)(_static(name, media_type))
+        both = server.api_route(address, methods=["GET", "HEAD"], include_in_schema=False)
+        both(_static(name, media_type))
     server.include_router(_query_router(library, searches))
     server.include_router(_index_router(library, permission))
     server.include_router(_video_router(library, thumbnails, cuts, clips))

@@ -217,9 +217,9 @@ def _counted(number: int, noun: str) -> str:
 
 _CODECS = {
     "subrip": "tags", "srt": "tags", "text": "tags", "mov_text": "tags", "webvtt": "vtt",
-    "ass": "ass", "ssa": "ass", closed_captions.DECODER: "ass",
+    "ass": "ass", "ssa": "ass", closed_captions.DECODER: "ass", "ttml": "tags",
 }  # fmt: skip
-"""FFmpeg's names of decoders of tracks that are read, with the kind of their markup."""
+"""FFmpeg's names of codecs of tracks that are read, with the kind of their markup."""
 
 
 def read_tracks(path: str | Path) -> Subtitles:
@@ -235,11 +235,9 @@ def read_tracks(path: str | Path) -> Subtitles:
     decoders = _CODECS.keys() - ({closed_captions.DECODER} if captions else set())
     with opened(path) as video:
         streams = [
-            stream
-            for stream in video.container.streams.subtitles
-            if stream.codec_context is not None and stream.codec_context.name in decoders
+            stream for stream in video.container.streams.subtitles if _codec(stream) in decoders
         ]
-        codecs = {stream.index: stream.codec_context.name for stream in streams}
+        codecs = {stream.index: _codec(stream) for stream in streams}
         for stream in streams:
             stream.discard = Discard.default
         packets, warnings = _packets(video, streams)
@@ -259,6 +257,14 @@ def read_tracks(path: str | Path) -> Subtitles:
     names = ", ".join(dict.fromkeys(codecs.values())).replace(closed_captions.DECODER, "eia_608")
     encoding = ", ".join(encodings) or "utf-8"
     return Subtitles(tuple(sorted(set(cues))), names, encoding, skipped, tuple(warnings))
+
+
+def _codec(stream: Any) -> str:
+    """Return FFmpeg's name of the codec of a track; "" if it is unknown."""
+    if stream.codec_context is not None:
+        return str(stream.codec_context.name)
+    # The only text that FFmpeg finds in MP4 and cannot decode.
+    return "ttml" if stream.container.format.name in _WITHOUT_JUMPS else ""
 
 
 @dataclass(slots=True)
@@ -304,10 +310,12 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
                 continue
             start = float(packet.pts * packet.time_base) - zero
             end = start + float(packet.duration * packet.time_base) if packet.duration else None
+            if _codec(packet.stream) == "ttml":  # its times count from the start of the track
+                start, end = -zero, None
             track = packets[packet.stream.index]
             track.append(_Packet(start, end, bytes(packet), place))
             size += packet.size
-            is_captions = packet.stream.codec_context.name == closed_captions.DECODER
+            is_captions = _codec(packet.stream) == closed_captions.DECODER
             limit = closed_captions.MAX_PAIRS if is_captions else MAX_CUES
             if size > MAX_SUBTITLE_BYTES or len(track) > limit:
                 warnings.append("more subtitles than can be read: the rest is left out")
@@ -351,10 +359,19 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, s
                 wrong += 1
                 continue
             text = fields[8]
-        end = packet.end
-        if end is not None and end <= 0:
-            continue
-        blocks.append(Block(max(packet.start, 0.0), end, text))
+        shown = [Block(packet.start, packet.end, text)]
+        if codec == "ttml":
+            parsed = ttml.read_ttml(text)
+            wrong += parsed.skipped
+            shown = [
+                Block(start + packet.start, None if end is None else end + packet.start, line)
+                for start, end, line in parsed.blocks
+            ]
+        blocks += [
+            Block(max(start, 0.0), end, line)
+            for start, end, line in shown
+            if end is None or end > 0
+        ]
     return blocks, wrong, encoding, charset.doubt(joined, encoding)
 
 

@@ -129,6 +129,15 @@ def test_an_edl_has_events_one_after_the_other(tmp_path):
     assert not (tmp_path / "y.edl").exists()
 
 
+def test_numbers_of_more_than_999_events_have_six_digits(tmp_path):
+    for count, digits in ((999, 3), (1000, 6)):
+        hits = [hit("a.mp4", (1.0, 2.0))] * count
+        export.write(tmp_path / f"{count}.edl", "t", hits, info(25))
+        lines = (tmp_path / f"{count}.edl").read_text().splitlines()
+        numbers = [line.split()[0] for line in lines if " AX " in line]
+        assert numbers == [f"{number:0{digits}}" for number in range(1, count + 1)]
+
+
 def test_otio_has_a_clip_and_a_marker_for_each_moment(tmp_path):
     otio = pytest.importorskip("opentimelineio")
     hits = [hit("a.mp4", (10.0, 14.0)), hit("b.mp4", (5.0, 6.0))]

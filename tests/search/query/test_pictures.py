@@ -7,7 +7,7 @@ import zlib
 import archive
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 from hlformer_jax.errors import QueryError
 from hlformer_jax.search.query import pictures
@@ -75,6 +75,18 @@ def pixels(image):
 def test_16_bit_greyscale_equals_8_bit(mode, content):
     assert Image.open(io.BytesIO(content)).mode == mode
     np.testing.assert_array_equal(pixels(content), pixels(encoded(Image.fromarray(GREY))))
+
+
+def test_colour_profile_is_applied():
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    exchanged = srgb.replace(b"rXYZ", b"____").replace(b"gXYZ", b"rXYZ").replace(b"____", b"gXYZ")
+    red, green = (Image.new("RGB", (4, 4), colour) for colour in ("#ff0000", "#00ff00"))
+    for picture in (red, red.quantize(), red.convert("RGBA")):
+        changed = pixels(encoded(picture, icc_profile=exchanged)).astype(int)
+        np.testing.assert_allclose(changed, np.asarray(green), atol=1)  # lcms rounds
+    for profile in (b"damaged", srgb.replace(b"RGB XYZ", b"GRAYXYZ")):
+        found = pixels(encoded(red, icc_profile=profile))
+        np.testing.assert_array_equal(found, np.asarray(red))
 
 
 @pytest.mark.parametrize(

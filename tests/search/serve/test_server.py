@@ -185,6 +185,9 @@ def test_a_video_is_sent_whole_or_in_ranges(client, library):
         assert part.headers["content-range"].endswith(f"/{len(content)}")
     head = client.head(address)
     assert head.headers["content-length"] == str(len(content)) and head.content == b""
+    page = client.head("/")
+    assert page.status_code == 200 and page.content == b""
+    assert page.headers["content-length"] == str(len(client.get("/").content))
 
 
 @pytest.mark.parametrize(

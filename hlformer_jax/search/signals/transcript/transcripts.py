@@ -332,8 +332,8 @@ class _SidecarFile(NamedTuple):
 def _without_late_cues(source: CueSource, duration: float) -> CueSource:
     """Return a source without the cues that begin after the end of the video.
 
-    Nothing can play or cut them; the source's problem counts them. A cue that begins in the video
-    and ends long after it is shortened.
+    They belong to a longer version of it; the source's problem counts them. A cue that begins in
+    the video and ends long after it is shortened.
     """
     limit = duration + SECONDS_AFTER_END
     cues = [cue._replace(end=min(cue.end, limit)) for cue in source.cues if cue.start <= limit]
