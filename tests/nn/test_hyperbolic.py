@@ -298,6 +298,30 @@ def test_modules_call_their_functions_in_linen_and_nnx(name):
         assert bool(found) == (kind != "Concatenate")
 
 
+@pytest.mark.parametrize("name", SPACES)
+def test_initial_layers_keep_the_scale_of_their_points(name):
+    space = SPACES[name](jnp.float32(C))
+
+    @jax.jit
+    def fresh(key):
+        origin = space.origin(50, jnp.float32)
+        layers_of = (
+            layers.Linear(800, space),
+            layers.LayerNorm(space),
+            layers.Residual(layers.LayerNorm(space), space),
+        )
+        params = [layer.init(key, origin)["params"] for layer in layers_of]
+        table = layers.Embedding(400, 20, space, deviation=0.3).init(key, jnp.zeros(1, int))
+        return *params, space.log_map0(table["params"]["embedding"])
+
+    linear, norm, added, tangents = fresh(jax.random.key(0))
+    # The variance of a sum of 50 products is that of a component.
+    assert np.std(linear["hyperplanes"]["normals"]) == pytest.approx(50**-0.5, rel=0.02)
+    assert not linear["hyperplanes"]["offsets"].any() and not norm["bias"].any()
+    assert (norm["scale"] == 1).all() and added["weight"] == 1
+    assert np.std(tangents) == pytest.approx(0.3, rel=0.03)
+
+
 def _attention(space, params, x, context, mask):
     """Head by head, by the functions."""
     hyperboloid = Lorentz(space.c)
