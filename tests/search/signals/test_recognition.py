@@ -542,6 +542,35 @@ def test_a_video_without_text_is_counted_and_the_next_is_read(tmp_path):
     assert counts["without text"] == counts["transcribed"] == 1 and not counts["failed"]
 
 
+def blocks(frame):
+    """A blue frame, with a white block that moves every two seconds of 12 frames."""
+    image = np.full((72, 128, 3), (20, 40, 200), np.uint8)
+    image[20:40, 24 * (frame // 24) : 24 * (frame // 24) + 16] = 255
+    return image
+
+
+def test_cue_lasts_as_long_as_its_text_is_seen(tmp_path):
+    path = videos.write(tmp_path / "a.mp4", paint=lambda frame: blocks(min(frame, 95)), frames=120)
+    texts, read = iter([None, ("PLATFORM", " SEVEN\n"), ("PLATFORM SEVEN",), ("Lisbon",)]), []
+
+    def engine(image):
+        read.append(image)
+        return SimpleNamespace(txts=next(texts))
+
+    work = recognition.TextRecogniser(engine, "0").recognise(path, None)
+    steps = []
+    while True:
+        try:
+            steps.append(next(work))
+        except StopIteration as stop:
+            outcome = stop.value
+            break
+    assert outcome == ("transcribed", [(2, 6, "PLATFORM SEVEN"), (6, 10, "Lisbon")], [])
+    assert [(step.position, step.duration) for step in steps] == [(2 * i, 10) for i in range(5)]
+    assert len(read) == 4  # the last of the five frames looks like the one before
+    np.testing.assert_allclose(read[0][60, 100], (200, 40, 20), atol=12)  # BGR, as OpenCV has it
+
+
 @pytest.mark.slow  # it takes seconds
 def test_text_in_pictures_is_read(tmp_path, capsys):
     pytest.importorskip("rapidocr", reason="extra ocr")
