@@ -89,10 +89,13 @@ def test_masked_points_have_no_effect_on_statistics():
         stats = {"mean": jnp.asarray([0.3, 0.1, 0.0]), "variance": 2.0}
         given = {"params": params, "batch_stats": stats}
         y, changed = module.apply(given, x, False, mask, mutable=["batch_stats"])
-        by_batch = batch_statistics.batch_norm(space, x, *want[:2], 1.0, jnp.zeros(3), 0.5)
+        mean, variance, _ = want
+        by_batch = batch_statistics.batch_norm(
+            space, x, mean, variance + 0.5, 1.0, jnp.zeros(3), 0.0
+        )
         centre = hl.lorentz.from_space(stats["mean"], C)
         running = module.apply(given, x, True)
-        by_running = batch_statistics.batch_norm(space, x, centre, 2.0, 1.0, jnp.zeros(3), 0.5)
+        by_running = batch_statistics.batch_norm(space, x, centre, 2.5, 1.0, jnp.zeros(3), 0.0)
         moved = space.geodesic(0.2, centre, want[0])
         return (y, running), (by_batch, by_running), changed["batch_stats"], moved
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 import videos
 
 from hlformer_jax import video
+from hlformer_jax.errors import MissingExtra
 from hlformer_jax.files import OutputError
 from hlformer_jax.search import Moment, Result, SearchError, export
 from hlformer_jax.search.export import Timing
@@ -231,8 +233,17 @@ def test_playlist_and_table_have_all_moments(tmp_path):
         table.write_bytes(table.read_bytes().removeprefix(b"\xef\xbb\xbf" if marked else b""))
     with pytest.raises(OutputError):
         export.write(table, "t", hits, never)
-    with pytest.raises(SearchError, match="otio"):
-        export.check(Path("x.txt"))
+    assert export.check(Path("x.CSV")) == export.check(Path("x.csv"))
+    for name, shown in (("x.txt", r"x.txt \('.txt'\)"), ("x", r"x \(no suffix\)")):
+        with pytest.raises(SearchError, match=rf"{shown}: use one of .*\.otio"):
+            export.check(Path(name))
+
+
+def test_missing_package_is_reported_before_the_query(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentimelineio", None)
+    assert export.check(Path("x.edl"))
+    with pytest.raises(MissingExtra, match=r"\[editing\]"):
+        export.check(Path("x.otio"))
 
 
 @pytest.mark.parametrize(
