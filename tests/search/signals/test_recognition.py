@@ -160,7 +160,7 @@ def test_missing_sound_shifts_no_cue_and_is_noted(tmp_path):
     assert [cue.start for cue in outcome.cues] == pytest.approx([2, 7], abs=0.01)
     [note] = outcome.notes
     assert float(note.split()[0]) == pytest.approx(3, abs=0.15)  # whole packets
-    assert "s of the sound of" in note and "a.mkv" in note
+    assert "s of the sound of '" in note and "a.mkv" in note
 
 
 @pytest.mark.slow  # it takes seconds
@@ -243,19 +243,38 @@ def test_track_is_the_default_or_of_the_language(tmp_path, default, settings, ex
 
 def test_english_model_hears_the_english_track(tmp_path):
     outcome = recognised(two_languages(tmp_path / "a.mkv"), Model(["en"]))
-    assert texts(outcome) == ["900"]
+    assert texts(outcome) == ["900"] and outcome.notes == []
+
+
+def test_track_of_the_given_language_precedes_the_default(tmp_path):
+    path = two_languages(tmp_path / "a.mkv", default=1)
+    assert texts(recognised(path, language="de")) == ["300"]
 
 
 @pytest.mark.parametrize("how", ["tagged", "unsure", "improbable"])
 def test_other_language_is_not_kept_by_an_english_model(tmp_path, how):
-    language = "ger" if how == "tagged" else ""
-    path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(4, s1=300), language=language))
+    tracks = [Track(beeps(4, s1=300), language="ger" if how == "tagged" else "", is_default=True)]
+    if how == "tagged":
+        tracks.insert(0, Track(beeps(4), language="fre"))
+    path = videos.write_tracks(tmp_path / "a.mkv", *tracks)
     certainty = {"avg_logprob": -0.8} if how == "improbable" else {"temperature": 1.0}
     model = Model(["en"], **certainty)
     outcome = recognised(path, model)
     assert outcome.result == "in another language" and outcome.cues == [] and outcome.notes
-    assert bool(model.calls) == (how != "tagged")
+    assert bool(model.calls) == (how != "tagged") == ("'ger'" not in outcome.notes[0])
     assert texts(recognised(path, model, language="en")) == ["300"]
+
+
+def test_english_model_without_a_language_is_warned_of(monkeypatch):
+    monkeypatch.setattr(recognition, "load_ocr", lambda: "ocr")
+    monkeypatch.setattr(
+        recognition, "load_speech", lambda *settings: recogniser(Model([settings[0]]))
+    )
+    for model, language, lines in (("en", "", 1), ("en", "en", 0), ("de", "", 0)):
+        told = []
+        ocr, speech = recognition.load_all(True, model, language, "default", told.append)
+        assert ocr == "ocr" and speech.source == "speech" and len(told) == lines
+    assert recognition.load_all(False, None, "", "default", print) == []
 
 
 def test_same_words_of_two_tracks_are_one_cue(tmp_path):
@@ -484,17 +503,10 @@ def test_progress_shows_the_seconds_of_the_video(index, model):
     assert seconds == sorted(seconds) and len(set(seconds)) >= 4 and seconds[-1] > 29
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ([], "--ocr"),
-        (["--speech=nope"], "expected one of: tiny, small"),
-        (["--speech=/models/nope"], "'/models/nope' is not a folder: give an existing folder"),
-        (["--speech=models/nope"], "there is no such folder, and it is not fetched"),
-        (["--speech=small", "--language=xx"], "'xx'"),
-    ],
-)
-def test_unknown_model_or_language_is_refused(tmp_path, films, monkeypatch, capsys, options, word):
+@pytest.fixture
+def whisper(monkeypatch):
+    """A package faster-whisper that knows every model but those named "nope"."""
+
     def load(name, compute_type):
         if "nope" in name:
             raise ValueError(f"Invalid model size '{name}',\nexpected one of: tiny, small")
@@ -505,6 +517,33 @@ def test_unknown_model_or_language_is_refused(tmp_path, films, monkeypatch, caps
     vad.VadOptions = vad.get_speech_timestamps = dict
     monkeypatch.setitem(sys.modules, "faster_whisper", module)
     monkeypatch.setitem(sys.modules, "faster_whisper.vad", vad)
+    return vad
+
+
+def test_voice_detector_separates_at_silences_and_adds_no_sound(whisper):
+    used = {}
+    whisper.VadOptions = lambda **options: used.update(options) or used
+    whisper.get_speech_timestamps = lambda samples, options: [
+        {"start": len(samples), "end": options["min_silence_duration_ms"]}
+    ]
+    for language in ("", "de"):
+        speech = recognition.load_speech("small", language)
+        assert speech._find_speech(np.zeros(5, np.float32)) == [(5, 300)]
+    assert used == {"min_silence_duration_ms": 300, "speech_pad_ms": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ([], "--ocr"),
+        (["--speech=nope"], "expected one of: tiny, small"),
+        (["--speech=/models/nope"], "'/models/nope' is not a folder: give an existing folder"),
+        (["--speech=models/nope"], "there is no such folder, and it is not fetched"),
+        (["--speech=small", "--language=xx"], "'xx'"),
+    ],
+)
+@pytest.mark.usefixtures("whisper")
+def test_unknown_model_or_language_is_refused(tmp_path, films, capsys, options, word):
     assert transcribe(archive.indexed(tmp_path / "index", films), *options) == 1
     [line] = [line for line in capsys.readouterr().err.splitlines() if line]
     assert word in line

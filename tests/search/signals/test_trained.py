@@ -11,6 +11,7 @@ from tiny import configuration, write_run
 
 from hlformer_jax import models
 from hlformer_jax.config import default
+from hlformer_jax.data import split
 from hlformer_jax.data.sources import extracted
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
@@ -100,6 +101,21 @@ def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_p
         clips, frames = cosines["clips"], cosines["frames"]
         expected = [clip * clips[i // per_clip] + frame * frames[i] for i in range(7)]
         np.testing.assert_allclose(ranker.over_time(1, arrays, query)[:7], expected, atol=2e-5)
+
+
+def test_videos_are_prepared_as_for_training():
+    data = configuration("gmmformer_v2").data
+    rng = np.random.default_rng(0)
+    vectors = [rng.normal(size=(count, data.visual_dim)).astype(np.float16) for count in (3, 21)]
+    found = trained.videos_of(vectors, data, 3)
+    for i, rows in enumerate(vectors):
+        record = split.VideoRecord("", rows.astype(np.float32), [], [], rows[:0], np.zeros(0, int))
+        example = split.transform(record, data.max_clips, data.max_frames, data.max_words)
+        np.testing.assert_array_equal(found.clips[i], example.clips)
+        np.testing.assert_array_equal(found.frames[i][found.frame_mask[i]], example.frames)
+    assert found.mask.tolist() == [True, True, False]
+    assert found.frame_mask.sum(1).tolist() == [3, data.max_frames, 0]
+    assert not found.clips[2].any() and not found.frames[~found.frame_mask].any()
 
 
 def test_the_encoder_of_a_run_is_loaded_from_the_first_place_that_exists(tmp_path):
