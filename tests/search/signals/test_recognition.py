@@ -5,6 +5,7 @@ The model here hears beeps: it says how high each is. test_speech.py has a real 
 
 import shutil
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import archive
@@ -24,6 +25,8 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.transcript import passages, recognition
 from hlformer_jax.search.signals.transcript.recognition import Word
 from hlformer_jax.search.signals.transcript.transcripts import Cue
+from hlformer_jax.video import sound
+from hlformer_jax.video.faults import VideoError
 
 RATE = recognition.SAMPLE_RATE
 
@@ -161,6 +164,41 @@ def test_missing_sound_shifts_no_cue_and_is_noted(tmp_path):
     [note] = outcome.notes
     assert float(note.split()[0]) == pytest.approx(3, abs=0.15)  # whole packets
     assert "s of the sound of '" in note and "a.mkv" in note
+
+
+def test_sound_that_ends_early_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(sound.Sound, "stated_end", 20)
+    outcome = recognised(videos.write_tracks(tmp_path / "a.mkv", Track(beeps(12, s11=300))))
+    assert texts(outcome) == ["300"]
+    [note] = outcome.notes
+    assert note.endswith("a.mkv' ends at 12.0 s of the 20.0 s stated in the file")
+
+
+@pytest.mark.parametrize(
+    ("facts", "end"),
+    [
+        ({}, ""),
+        ({"stated_end": 10.9}, ""),
+        ({"stated_end": 11.1}, "ends at 10.0 s of the 11.1 s stated in the file"),
+        ({"stated_end": 12, "stopped": "x"}, "ends at 10.0 s of the 12.0 s stated in the file (x)"),
+        ({"position": 100 * RATE, "stated_end": 101.9}, ""),
+        ({"position": 100 * RATE, "stated_end": 102.1},
+         "ends at 100.0 s of the 102.1 s stated in the file"),
+        ({"stated_end": None, "stopped": "x"}, "ends at 10.0 s (x)"),
+        ({"packets": 0, "decoded": 0}, ""),
+    ],
+)  # fmt: skip
+def test_end_of_sound_is_compared_with_the_stated_length(facts, end):
+    whole = {"packets": 9, "decoded": 10, "position": 10 * RATE, "stated_end": 10.0, "stopped": ""}
+    state = recognition._new_track()
+    recognition._check_decoded(None, SimpleNamespace(**whole | facts), state)
+    assert state["end"] == end
+
+
+def test_sound_that_cannot_be_decoded_is_refused():
+    audio = SimpleNamespace(packets=9, decoded=0)
+    with pytest.raises(VideoError, match="a.mkv.*9 packets of sound, none of which can be decoded"):
+        recognition._check_decoded(SimpleNamespace(path=Path("a.mkv")), audio, {})
 
 
 @pytest.mark.slow  # it takes seconds
@@ -412,8 +450,6 @@ def test_failure_is_named_and_tried_again(index, model, capsys, error):
 
 
 def test_disk_error_of_the_sound_is_a_failure(index, model, capsys, monkeypatch):
-    from hlformer_jax.video import sound
-
     def failing(self):
         yield from packets(self)
         self.stopped, self.stopped_by_disk = "cannot be read (Input/output error)", True
