@@ -156,6 +156,54 @@ def test_cues_are_at_the_seconds_of_the_sound(tmp_path):
     assert all(0.5 <= cue.end - cue.start < 0.8 for cue in outcome.cues)
 
 
+def samples(*seconds):
+    """Stretches of seconds in samples."""
+    return [(round(begin * RATE), round(end * RATE)) for begin, end in seconds]
+
+
+@pytest.mark.parametrize(
+    ("stretches", "place"),
+    [
+        ([(0, 70), (72, 100)], 119),  # the longest silence, one second before its end
+        ([(0, 70), (75, 119.5)], 74),
+        ([(0, 40), (50, 70), (70.4, 120)], 70.2),  # a short one after a minute
+        ([(0, 10), (11, 30), (31, 120)], 30.5),  # or else the last of all
+        ([(0, 3), (4, 120)], None),
+        ([(0, 70), (70.29, 120)], None),
+        ([], 119),
+    ],
+)
+def test_piece_ends_in_a_silence(stretches, place):
+    found = recognition._place_to_cut(samples(*stretches), 120 * RATE)
+    assert found == (None if place is None else round(place * RATE))
+
+
+def test_piece_without_silence_ends_after_a_word():
+    said = words((98, 100, "a"), (116, 118, "b"), (117, 118.1, "c"))
+    assert recognition._cut_words(said, 120 * RATE) == (118 * RATE, said[:2])
+    assert recognition._cut_words(said[:1], 120 * RATE) == (100 * RATE, said[:1])
+    assert recognition._cut_words(words((49, 50, "a")), 120 * RATE)[0] == 90 * RATE
+    assert recognition._cut_words([], 120 * RATE) == (118 * RATE, [])
+
+
+@pytest.mark.parametrize(
+    ("second", "count"), [((13, 28), 1), ((13.1, 20), 2), ((11, 28.1), 2), ((11, 28), 1)]
+)
+def test_window_has_short_pauses_and_a_limited_length(second, count):
+    stretches = samples((0, 10), second)
+    found = recognition._windows(stretches)
+    assert len(found) == count and sum(found, []) == stretches
+
+
+def test_sound_around_a_voice_is_transcribed_with_it():
+    model = Model()
+    stretches = samples((1, 20), (20.3, 40), (50, 50.2), (60, 61))
+    state = recognition._new_track()
+    recogniser(model)._hear_piece(np.zeros(int(61.1 * RATE), np.float32), stretches, state)
+    # From 0.6 to the next voice, from the voice before to 40.4, and from 59.6 to the end.
+    assert [seconds for seconds, _ in model.calls] == pytest.approx([19.7, 20.4, 1.5])
+
+
 def test_missing_sound_shifts_no_cue_and_is_noted(tmp_path):
     sound = Track(beeps(8, s1=300, s6=500), start=1, gap=(3, 6))
     outcome = recognised(videos.write_tracks(tmp_path / "a.mkv", sound))
@@ -301,6 +349,13 @@ def test_other_language_is_not_kept_by_an_english_model(tmp_path, how):
     assert outcome.result == "in another language" and outcome.cues == [] and outcome.notes
     assert bool(model.calls) == (how != "tagged") == ("'ger'" not in outcome.notes[0])
     assert texts(recognised(path, model, language="en")) == ["300"]
+
+
+def test_tags_of_tracks_are_compared_as_languages():
+    is_language = {tag: recognition._is_language(tag) for tag in ("", "ger", "en-us", "track1")}
+    assert is_language == {"": False, "ger": True, "en-us": True, "track1": False}
+    for tag, same in (("ger", True), ("de-AT", True), ("dut", False), ("a b!", False)):
+        assert recognition._same_language("de", tag) == same
 
 
 def test_english_model_without_a_language_is_warned_of(monkeypatch):

@@ -395,7 +395,7 @@ def _new_track() -> dict[str, Any]:
 
 def _is_language(tag: str) -> bool:
     """Return whether a track's tag names a language."""
-    return bool(tag) and optional("langcodes", "search").tag_is_valid(tag)
+    return bool(optional("langcodes", "search").tag_is_valid(tag))
 
 
 def _same_language(language: str, tag: str) -> bool:
