@@ -126,6 +126,28 @@ def test_sentences_without_full_stops_are_split_at_silences():
     assert [cue[::2] for cue in cues] == [(1, "it rains today,"), (2.9, "we stay home well then")]
 
 
+VOICES = (1, 2.5), (2.9, 4.5)
+
+
+@pytest.mark.parametrize(
+    ("said", "voices", "texts"),
+    [
+        # The nearest end of a word, of which one with a comma counts as 0.2 s nearer.
+        ([(1, 2.45, "it,"), (2.45, 2.8, "so"), (2.8, 4.5, "we")], VOICES, ["it,", "so we"]),
+        ([(1, 2.4, "it"), (2.4, 2.8, "so,"), (2.8, 4.5, "we")], VOICES, ["it so,", "we"]),
+        ([(1, 2.4, "well"), (2.8, 3.5, "we"), (3.5, 4.4, "stay")], VOICES, ["well", "we stay"]),
+        ([(1, 2.4, "a"), (3, 4.4, "b"), (5, 6.5, "c")], (*VOICES, (5, 6.5)), ["a", "b", "c"]),
+        # No word ends within 0.5 s of the silence.
+        ([(1, 4.4, "a"), (4.4, 7, "b")], ((1, 2), (4, 7)), ["a", "b"]),
+        ([(1, 4.6, "a"), (4.6, 7, "b")], ((1, 2), (4, 7)), ["a b"]),
+        # A part would be shorter than a second.
+        ([(1, 1.5, "so"), (2, 2.6, "we"), (2.6, 4, "stay")], ((1, 1.5), (2, 4)), ["so we stay"]),
+    ],
+)
+def test_sentence_is_split_near_its_silences(said, voices, texts):
+    assert [cue.text for cue in cues_of(*said, voices=voices)] == texts
+
+
 def test_title_ends_no_sentence_without_a_pause():
     assert [
         cue.text for cue in cues_of((1, 1.2, "Dr."), (1.2, 1.6, "Smith"), (1.6, 2, "left."))
@@ -136,6 +158,26 @@ def test_title_ends_no_sentence_without_a_pause():
 def test_cue_begins_and_ends_with_the_voice():
     [cue] = cues_of((2, 6, "Good"), (6, 9, "morning"), voices=((5, 6.5),))
     assert cue == (5, 6.7, "Good morning")
+
+
+@pytest.mark.parametrize(
+    ("word", "voices", "times"),
+    [
+        ((2, 3.5), ((0, 2.03), (3, 4)), (3, 3.5)),  # the word starts at the end of a voice
+        ((2, 2.5), ((3, 4),), (2.5, 2.6)),  # without a voice it has 0.1 s
+        ((5, 5.4), ((1, 2),), (5, 5.1)),
+        ((1, 6), ((1, 2), (4, 5)), (1, 5.2)),
+        ((1, 2), ((1, 1.5), (4, 5)), (1, 1.7)),
+        ((1, 2), ((1, 1.5), (1.8, 5)), (1, 2)),
+    ],
+)
+def test_cue_has_the_times_of_the_voices_at_its_ends(word, voices, times):
+    [cue] = cues_of((*word, "Hi"), voices=voices)
+    assert cue[:2] == pytest.approx(times) and cue.text == "Hi"
+
+
+def test_words_without_text_are_left_out():
+    assert cues_of((1, 1.4, ""), (4, 4.4, "Hi")) == [(4, 4.4, "Hi")]
 
 
 def test_script_without_spaces_stays_one_word():
@@ -167,7 +209,8 @@ def samples(*seconds):
         ([(0, 70), (72, 100)], 119),  # the longest silence, one second before its end
         ([(0, 70), (75, 119.5)], 74),
         ([(0, 40), (50, 70), (70.4, 120)], 70.2),  # a short one after a minute
-        ([(0, 10), (11, 30), (31, 120)], 30.5),  # or else the last of all
+        ([(0, 10), (11, 30), (31, 50), (51, 120)], 50.5),  # or else the last of all
+        ([(0, 5), (6, 120)], 5.5),
         ([(0, 3), (4, 120)], None),
         ([(0, 70), (70.29, 120)], None),
         ([], 119),
@@ -187,10 +230,10 @@ def test_piece_without_silence_ends_after_a_word():
 
 
 @pytest.mark.parametrize(
-    ("second", "count"), [((13, 28), 1), ((13.1, 20), 2), ((11, 28.1), 2), ((11, 28), 1)]
+    ("second", "count"), [((18, 33), 1), ((18.1, 25), 2), ((16, 33.1), 2), ((16, 33), 1)]
 )
 def test_window_has_short_pauses_and_a_limited_length(second, count):
-    stretches = samples((0, 10), second)
+    stretches = samples((5, 15), second)
     found = recognition._windows(stretches)
     assert len(found) == count and sum(found, []) == stretches
 
