@@ -119,7 +119,14 @@ def test_references_have_a_row_in_every_view(result_of, small, tmp_path):
         result = result_of(run, 10.0) | {"references": linear}
         files.write_json(tmp_path / run.directory / "result.json", result)
     table = tables.publish(sweep, planned, tmp_path)
-    row = next(row for row in tables.sections(table)[0].rows if row[0] == "linear baseline")
+    main = tables.sections(table)[0]
+    row = next(row for row in main.rows if row[0] == "linear baseline")
+    assert {len(row) for row in main.rows} == {1 + sum(main.groups)}
+    assert main.note == (
+        "Test split, best epoch by validation SumR; mean ± standard deviation over seeds, if there"
+        " are several. Rows without seeds are references on the same test split. Cited methods are"
+        " not trained here."
+    )
     assert [cell for cell in row[1:] if cell != "–"] == ["1.50", "31.00"]
     assert "| linear baseline | 1.50 |" in (tmp_path / "table.md").read_text(encoding="utf-8")
     written = (tmp_path / "table.csv").read_text(encoding="utf-8")
@@ -152,7 +159,7 @@ def test_missing_group_of_trees_is_named_in_every_view(sweep_of, result_of, tmp_
 
 CORRECTED = {
     "published": {"ours": {"leaves=2/t2v/MRR": 0.1, "t2v/MRR": 0.176, "Δ t2v/MRR": 16.56}},
-    "cited": {"theirs": {"t2v/MRR": 0.151}},
+    "cited": {"theirs": {"leaves=2/t2v/MRR": 0.05, "t2v/MRR": 0.151}},
     "corrections": {
         "ours": {"t2v/MRR": (0.1645, "by its rows"), "Δ t2v/MRR": (8.94, "by its rows")},
     },
@@ -186,7 +193,13 @@ def test_printed_figures_stand_beside_corrected_ones(corrected, tmp_path, capsys
         ["ours", "0.250", "0.176 ¹", "0.1645 ¹", "+25.00 %", "+16.56 % ¹", "+8.94 % ¹", "1"],
         ["theirs (cited)", "–", "0.151", "–", "–", "–", "–", "–"],
     ]
-    assert parts.rows[0] == ["", "t2v/MRR", "t2v/MRR published", "Δ t2v/MRR"]
+    assert parts.title == "By leaves" and parts.rows == [
+        ["", "t2v/MRR", "t2v/MRR published", "Δ t2v/MRR"],
+        ["leaves = 2, flat", "0.200", "–", "–"],
+        ["leaves = 2, ours", "0.250", "0.100", "+25.00 %"],
+        ["leaves = 2, theirs (cited)", "–", "0.050", "–"],
+    ]
+    assert (main.groups, parts.groups) == ((3, 3, 1), (2, 1))
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "0.176 ¹ | 0.1645 ¹" in text and "- ¹ by its rows" in text
     flat, ours, theirs = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8")))
@@ -396,6 +409,15 @@ def test_corpora_count_equally_and_a_missing_corpus_is_noted(finished, tmp_path)
 
 def test_the_tables_have_ranks_first_moments_and_comparisons(finished, tmp_path, capsys):
     table = tables.publish(*finished, tmp_path)
+    main, _, localisation, _ = tables.sections(table)
+    assert main.rows[1][-2:] == ["1.5", "4"] and localisation.note == (
+        "The first moment in the caption's own video, in percent; over corpora and seeds as above."
+    )
+    assert {len(row) for row in main.rows} == {1 + sum(main.groups)}
+    assert main.groups[-2:] == (1, 1) and main.note == (
+        "Test split, best epoch by validation SumR; mean ± standard deviation over seeds within a"
+        " corpus, if there are several. Means are over the seeds of each corpus, then over corpora."
+    )
     text = (tmp_path / "table.md").read_text()
     assert "| SumR | rank |" in text and "± standard deviation over seeds within a corpus" in text
     assert "## Localisation" in text and "| a | 40.00 ± 0.00 | 30.50 ± 0.71 |" in text
