@@ -318,6 +318,67 @@ def test_the_note_of_the_costs_says_which_runs_each_is_from(result_of, small, tm
     )
 
 
+@pytest.mark.parametrize(
+    ("seeds", "missing", "left_out", "skipped", "shown"),
+    [
+        ([0, 1], [], False, [], "2"), ([0], [1], False, [], "1 of 2"),
+        ([], [0], False, [], "0 of 1"),
+        ([], [0], True, [], "left out"), ([0], [1], True, [], "1 of 2"),
+        ([], [0], False, [{}], "skipped"), ([0], [1], False, [{}], "1 of 2"),
+    ],
+)  # fmt: skip
+def test_runs_are_counted(seeds, missing, left_out, skipped, shown):
+    row = {"seeds": seeds, "missing_seeds": missing, "left_out": left_out, "skipped": skipped}
+    assert tables._count_runs(row) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "reference", "change"),
+    [(3.0, 2.0, 50), (0.0, 2.0, -100), (None, 2.0, None), (3.0, None, None), (3.0, 0.0, None)],
+)
+def test_change_needs_both_values(value, reference, change):
+    flat = {"variant": "flat", "mean": {"a=1/x": reference}}
+    row = {"variant": "ours", "mean": {"a=1/x": value}}
+    table = {"relative": {"ours": "flat"}, "variants": [flat, row]}
+    assert tables.change(table, row, "a=1/Δ x") == change
+
+
+def test_comparison_says_whether_a_difference_is_real():
+    pair = {"first": "a", "second": "b", "difference": 1.0, "queries": (0.5, 1.5)}
+    cells = [
+        tables._compared(pair | {"queries_seeds": interval, "real": real})[2:]
+        for interval, real in (((0.25, 2), True), ((-1, 3), False), (None, None))
+    ]
+    assert cells == [
+        ["+0.50 to +1.50", "+0.25 to +2.00", "yes"],
+        ["+0.50 to +1.50", "-1.00 to +3.00", "no"],
+        ["+0.50 to +1.50", "–", "–"],
+    ]
+
+
+def test_parts_with_other_metrics_have_their_own_table():
+    cited = {"method": "m", "published": {"b=2/x": 1.0, "SumR": 2.0}, "corrected": {}}
+    nothing = {"parts": [], "variants": [], "relative": {}, "coverage": "", "footnotes": []}
+    metrics = ["SumR", "a=1/x", "a=1/y", "b=2/x"]
+    first, second = tables._parts({"metrics": metrics, "cited": [cited], **nothing})
+    assert (first.title, first.rows) == ("By a", [["", "x", "y"]])
+    assert (second.title, second.rows) == (
+        "By b", [["", "x", "x published"], ["b=2, m (cited)", "–", "1.0"]]
+    )  # fmt: skip
+
+
+def test_costs_of_one_variant_are_enough_for_a_column():
+    rows = [
+        {**dict.fromkeys(results.COSTS), "variant": "a", "published_costs": {"parameters": 2e6}},
+        {**dict.fromkeys(results.COSTS, 0.5), "variant": "b", "published_costs": {}},
+    ]
+    section = tables._costs({"variants": rows})
+    assert section.rows[0][1:3] == ["parameters", "parameters published"]
+    assert section.rows[0][-2:] == ["ms/query", "MB of 2,500 videos"]
+    assert section.rows[1] == ["a", "–", "2,000,000", *5 * ["–"]]
+    assert section.groups == (2, 1, 1, 1, 1, 1)
+
+
 def test_csv_is_numbers(table, tmp_path):
     full, other, bad, cited = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert float(full["SumR_mean"]) == np.mean([10.25, 11.5])
@@ -326,6 +387,16 @@ def test_csv_is_numbers(table, tmp_path):
     assert (other["variant"], other["SumR_std"], other["seeds"]) == ("w/ a|b", "", "0")
     assert (cited["variant"], cited["cited"], cited["SumR_published"]) == ("other", "True", "8.0")
     assert (bad["SumR_mean"], bad["SumR_published"], bad["missing"]) == ("", "9.0", "2")
+    assert (full["parameters"], full["parameters_published"], cited["seeds"]) == ("1234567", "", "")
+    assert {"series", "value"} <= full.keys() and "rank" not in full
+    assert not any(column.startswith("Δ") for column in full)
+
+
+def test_published_changes_need_no_measured_ones(sweep_of, tmp_path):
+    sweep = sweep_of({"ours": {}}, "debug", **CORRECTED)
+    table = results.collect(sweep, expand(sweep), tmp_path)
+    ours, _ = csv.DictReader(io.StringIO(tables.as_csv(table)))
+    assert (ours["Δ t2v/MRR_measured"], ours["Δ t2v/MRR_published"]) == ("", "16.56")
 
 
 SUMS = {
@@ -423,7 +494,8 @@ def test_the_tables_have_ranks_first_moments_and_comparisons(finished, tmp_path,
     assert "## Localisation" in text and "| a | 40.00 ± 0.00 | 30.50 ± 0.71 |" in text
     assert "## Comparisons" in text
     assert "| a − b | +0.00 |" in text and text.count("| no |") == 1
-    assert "IoU 0.5_mean" in (tmp_path / "table.csv").read_text()
+    a, _ = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    assert a["rank"] == "1.5" and a["IoU 0.5_mean"] == "30.5"
     tables.show(table)
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("Localisation", "mIoU", "Comparisons", "rank"))
