@@ -74,6 +74,8 @@ def test_markdown_keeps_its_columns_for_any_name(table, tmp_path):
     assert rows[5] == "| other (cited) |" + 7 * " – |" + " – | – | 8.0 | – |"
     assert rows[8] == "| full | 1,234,567 | 2.500 | 1.50 | 1.5 |"
     assert lines[-1] == "- 3 of 6 runs are not finished"
+    escaped = tables._escaped("a|b*c_d`e<f>[g]\\\nh")
+    assert escaped == r"a\|b\*c\_d\`e\<f\>\[g\]\\ h"
 
 
 def test_missing_metric_is_a_dash_with_its_reason(result_of, small, tmp_path):
