@@ -1,6 +1,7 @@
 """Trained models as rankers."""
 
 import json
+import shutil
 
 import archive
 import jax
@@ -18,6 +19,7 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals import trained
 from hlformer_jax.search.signals.transcript import passages, transcripts
+from hlformer_jax.training import checkpoints
 from hlformer_jax.training.loaded_run import LoadedRun
 
 FRAMES = (3, 8, 21, 14, 1)
@@ -150,6 +152,32 @@ def test_model_of_the_last_token_reads_it_of_every_text(index, tmp_path):
     library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
     short, long = (library.query(text) for text in ("blue", "red green yellow white blue"))
     assert long.warnings == [] and [hit.score for hit in long] == [hit.score for hit in short]
+
+
+def test_encodings_are_of_the_current_videos_and_parameters(index, tmp_path):
+    config = configuration("clip4clip_meanp", **{"model.glance": False})
+    run = write_run(tmp_path / "run", config)
+
+    def scores():
+        at = Index.open(index.directory)
+        ranker = trained.Trained(run, at, list(at.records().values()))
+        found = ranker.scores(ranker.encode(archive.Encoder(), "red"))
+        return dict(zip(at.records(), found.tolist(), strict=True))
+
+    before = scores()
+    params = jax.tree.map(
+        lambda x: x + 0.1 * np.cos(np.arange(x.size)).reshape(x.shape).astype(x.dtype),
+        tiny.params(config),
+    )
+    shutil.rmtree(run / "checkpoints")
+    checkpoints.save_params(run / "checkpoints" / "best", params, {"epoch": 1})
+    retrained = scores()
+    assert not set(retrained.values()) & set(before.values())
+    archive.random_film(tmp_path / "films" / "1.film", FRAMES[1], seed=9)
+    archive.fill(Index.open(index.directory))
+    replaced = scores()
+    shutil.rmtree(index.directory / "packed")
+    assert replaced == scores() and len(set(replaced) - set(retrained)) == 1
 
 
 def test_model_has_no_warning_about_the_threshold_of_a_ranker(index, tmp_path):
