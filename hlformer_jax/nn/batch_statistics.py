@@ -38,7 +38,7 @@ def batch_moments(
     points = x.reshape(-1, x.shape[-1])
     weights = jnp.ones(len(points), x.dtype) if mask is None else mask.reshape(-1).astype(x.dtype)
     centroid = lorentz.centroid(points, weights[None], space.c)[0]
-    u = log_map_in_frame(centroid[None], points, space.c)
+    u = log_map_in_frame(centroid, points, space.c)
     variance = jnp.sum(jnp.where(weights > 0, dot(u, u), 0)) / jnp.sum(weights)
     return space.from_lorentz(centroid), variance
 
@@ -69,11 +69,10 @@ def batch_norm(
       ``bias``.
     """
     x, mean = space.to_lorentz(x), space.to_lorentz(mean)
-    lead = (1,) * (x.ndim - 1)
-    u = log_map_in_frame(mean.reshape(*lead, -1), x, space.c)
+    u = log_map_in_frame(mean, x, space.c)
     variance, scale = (jnp.asarray(number, x.dtype) for number in (variance, scale))
     u = u * (scale * jax.lax.rsqrt(variance + epsilon))
-    centre = lorentz.from_space(bias.astype(x.dtype).reshape(*lead, -1), space.c)
+    centre = lorentz.from_space(bias.astype(x.dtype), space.c)
     return space.from_lorentz(lorentz.boost(centre, lorentz.exp_map0(u, space.c), space.c))
 
 

@@ -411,8 +411,6 @@ def as_csv(table: Table) -> str:
             cells["seeds"] = " ".join(map(str, row["seeds"]))
             cells |= {name: len(row[name]) for name in ("failures", "skipped")}
             cells["missing"] = len(row["missing_seeds"])
-        else:
-            cells |= dict.fromkeys(("seeds", "failures", "skipped", "missing"))
         if table["corpora"]:
             cells["rank"] = row.get("rank")
         for name in names:

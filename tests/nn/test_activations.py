@@ -45,12 +45,15 @@ def test_activations_have_the_values_of_their_formulas(model, name):
 
     @jax.jit
     def both(x):
-        return (
+        found = (
             activations.activate(space, x, function),
             activations.activate_tangent(space, x, function),
         )
+        modules = hl.nn.Activation(function, space), hl.nn.Activation(function, space, True)
+        return found, [module.apply({}, x) for module in modules]
 
-    direct, tangent = both(x)
+    (direct, tangent), of_modules = both(x)
+    np.testing.assert_array_equal(of_modules, [direct, tangent])
     want = points_of(space, formula(space_components(U)))
     np.testing.assert_allclose(direct, want, rtol=1e-12, atol=1e-14)
     want = points_of(space, space_components(formula(U)))

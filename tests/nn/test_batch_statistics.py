@@ -82,6 +82,28 @@ def test_masked_points_have_no_effect_on_statistics():
         np.testing.assert_allclose(masked, alone, rtol=1e-12)
     np.testing.assert_allclose(got[2][0], want[2], rtol=1e-10, atol=1e-12)
 
+    @jax.jit
+    def updated(x, mask):
+        module = hl.nn.BatchNorm(space, momentum=0.8, epsilon=0.5)
+        params = {"scale": 1.0, "bias": jnp.zeros(3)}
+        stats = {"mean": jnp.asarray([0.3, 0.1, 0.0]), "variance": 2.0}
+        given = {"params": params, "batch_stats": stats}
+        y, changed = module.apply(given, x, False, mask, mutable=["batch_stats"])
+        mean, variance, _ = want
+        by_batch = batch_statistics.batch_norm(
+            space, x, mean, variance + 0.5, 1.0, jnp.zeros(3), 0.0
+        )
+        centre = hl.lorentz.from_space(stats["mean"], C)
+        running = module.apply(given, x, True)
+        by_running = batch_statistics.batch_norm(space, x, centre, 2.5, 1.0, jnp.zeros(3), 0.0)
+        moved = space.geodesic(0.2, centre, want[0])
+        return (y, running), (by_batch, by_running), changed["batch_stats"], moved
+
+    got, expected, stats, moved = updated(both, mask)
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(stats["mean"], moved[1:], rtol=1e-12)
+    np.testing.assert_allclose(stats["variance"], 0.8 * 2 + 0.2 * want[1], rtol=1e-12)
+
 
 @pytest.mark.usefixtures("float64")
 def test_nearly_flat_batch_norm_is_that_of_vectors_by_their_length():

@@ -145,6 +145,16 @@ def test_layers_follow_their_formulas_in_both_models():
         )
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("layer", ["mlr", "layer_norm"])
+def test_layer_in_the_ball_follows_its_formula(layer):
+    p, q = points("poincare")
+    params = jax.tree.map(jnp.asarray, PARAMS)
+    got = jax.jit(LAYERS[layer])(Poincare(C), p, q, params)
+    want = FORMULAS[layer][1](np.asarray(p), np.asarray(q))
+    np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
+
+
 @pytest.mark.slow  # it compiles operation by operation
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SPACES)
@@ -176,6 +186,8 @@ def test_attention_equals_the_models_at_curvature_one():
     of_models = jax.jit(lambda x, y, mask: attention.lorentz_attention(x, y, y, 1.3, mask=mask))
     got, want = attend(x, y, mask), of_models(x[None], y[None], mask)[0]
     np.testing.assert_allclose(got, want, rtol=1e-11)
+    batch = jax.eval_shape(attend, x[None], y[None], mask)  # the mask of all videos
+    assert batch.shape == (1, 5, 5)
     nobody, all_of_them = attend(x, y, np.zeros(5, bool)), lorentz.centroid(y)
     np.testing.assert_allclose(nobody, np.broadcast_to(all_of_them, (5, 5)), rtol=1e-11)
 
@@ -296,6 +308,58 @@ def test_modules_call_their_functions_in_linen_and_nnx(name):
         found = jax.tree.leaves(slopes[kind])
         assert all(np.isfinite(slope).all() for slope in found), kind
         assert bool(found) == (kind != "Concatenate")
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_initial_layers_keep_the_scale_of_their_points(name):
+    space = SPACES[name](jnp.float32(C))
+
+    @jax.jit
+    def fresh(key):
+        origin = space.origin(50, jnp.float32)
+        layers_of = (
+            layers.Linear(800, space),
+            layers.LayerNorm(space),
+            layers.Residual(layers.LayerNorm(space), space),
+        )
+        params = [layer.init(key, origin)["params"] for layer in layers_of]
+        table = layers.Embedding(400, 20, space, deviation=0.3).init(key, jnp.zeros(1, int))
+        return *params, space.log_map0(table["params"]["embedding"])
+
+    linear, norm, added, tangents = fresh(jax.random.key(0))
+    # The variance of a sum of 50 products is that of a component.
+    assert np.std(linear["hyperplanes"]["normals"]) == pytest.approx(50**-0.5, rel=0.02)
+    assert not linear["hyperplanes"]["offsets"].any() and not norm["bias"].any()
+    assert (norm["scale"] == 1).all() and added["weight"] == 1
+    assert np.std(tangents) == pytest.approx(0.3, rel=0.03)
+
+
+class Sum(nn.Module):
+    """A layer with further arguments, which are its output."""
+
+    def __call__(self, x, y, *, z):
+        return y + z
+
+
+@pytest.mark.usefixtures("float64")
+def test_modules_pass_epsilon_and_further_arguments():
+    space, (x, y) = Lorentz(C), points("lorentz")
+    scale, bias = jnp.asarray(SCALE), jnp.asarray(BIAS)
+
+    @jax.jit
+    def both(x, y):
+        norm, added = layers.LayerNorm(space, 0.5), layers.Residual(Sum(), space)
+        got = (
+            norm.apply({"params": {"scale": scale, "bias": bias}}, x),
+            added.apply({"params": {"weight": jnp.asarray(0.4)}}, x, y, z=x),
+        )
+        return got, (
+            layers.layer_norm(space, x, scale, bias, 0.5),
+            layers.residual(space, x, x + y, 0.4),
+        )
+
+    got, want = both(x, y)
+    np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
 def _attention(space, params, x, context, mask):

@@ -5,9 +5,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
+import numpy as np
 import processes
 import pytest
+import tiny
 from processes import calls
 
 from hlformer_jax import files
@@ -77,7 +81,8 @@ def test_a_run_that_another_process_has_done_meanwhile_is_not_done_again(
     small, tmp_path, monkeypatch
 ):
     _, planned = small
-    called = []
+    called, told, ended, cleared = [], [], [], []
+    planned[0].config.compile_fast = True
 
     def train(run, directory):
         called.append(run.directory)
@@ -86,9 +91,91 @@ def test_a_run_that_another_process_has_done_meanwhile_is_not_done_again(
         (other / "result.json").write_text("{}")
         return {}
 
+    class TimeLeft:
+        """Counts finished runs and those that are left."""
+
+        def __init__(self):
+            self.finished = 0
+
+        def add(self):
+            self.finished += 1
+
+        def text(self, parts):
+            return f", {self.finished} done, {parts} left"
+
     monkeypatch.setattr(runs, "train", train)
-    assert runs.perform(planned, tmp_path, _drop, _drop) == {}
+    monkeypatch.setattr(runs.terminal, "TimeLeft", TimeLeft)
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(len(called)))
+    assert runs.perform(planned, tmp_path, told.append, _drop, ended.append) == {}
     assert called == [planned[0].directory, *(run.directory for run in planned[2:])]
+    assert ended == [planned[0], *planned[2:]]
+    assert [line.partition(", ")[2] for line in told] == [
+        "seed 0, 0 done, 6 left", "seed 0, 1 done, 4 left", "seed 1, 2 done, 3 left",
+        "seed 1, 3 done, 2 left", "seed 1, 4 done, 1 left",
+    ]  # fmt: skip
+    assert cleared == [2, 3, 4, 5]  # short runs share their programs
+
+
+def test_a_failure_is_one_short_line():
+    assert runs._reason(ValueError("\n")) == "ValueError"
+    assert runs._reason(ValueError("\n a \nb")) == "ValueError: a"
+    assert runs._reason(ValueError("x" * 288)) == f"ValueError: {'x' * 288}"
+    assert runs._reason(ValueError("x" * 289)) == f"ValueError: {'x' * 287}…"
+
+
+class Captioned(list):
+    """A split of videos with a number of captions each."""
+
+    captions_per_video = np.asarray([2, 1, 4])
+
+
+class Trees:
+    """A split of two trees of one video, with seven nodes."""
+
+    video, pool, num_nodes = np.zeros(2, int), SimpleNamespace(videos=[0, 0]), 7
+
+
+def test_a_result_has_the_costs_and_the_sizes_of_the_data(small, tmp_path, monkeypatch):
+    run = small[1][0]._replace(timed=True)
+    data = SimpleNamespace(train=Captioned("abc"), val=Trees(), test=Trees())
+    costs = SimpleNamespace(_asdict=lambda: {"parameters": 7})
+    family = SimpleNamespace(cost=lambda: costs, data=data)
+    found = lambda value: SimpleNamespace(
+        metrics={"SumR": value}, queries=9, timed_queries=5, videos=4
+    )
+    outcome = loop.Outcome(
+        {"best": found(3.0), "last": found(2.0), "linear": found(1.0)},
+        SimpleNamespace(best_epoch=2, epochs=4, best_metric=2.5, seconds=6.0), ("linear",),
+    )  # fmt: skip
+    trained = []
+    monkeypatch.setattr(runs.loop, "train", lambda *given: trained.append(given) or outcome)
+    monkeypatch.setattr(runs.training, "build", lambda config: family)
+    monkeypatch.setattr(runs, "TreeSplit", Trees)
+    monkeypatch.setattr(runs, "_query_costs", lambda config: {"seconds_query": 0.5})
+    result = runs.train(run, tmp_path)
+    assert trained == [(run.config, tmp_path)]
+    trees = {"videos": 1, "trees": 2, "nodes": 7}
+    splits = {"train": {"videos": 3, "captions": 7}, "val": trees, "test": trees}
+    assert result["data"]["splits"] == splits
+    for name, value in {
+        "variant": "full", "seed": 0, "metrics": {"SumR": 3.0}, "queries": 9, "timed_queries": 5,
+        "references": {"linear": {"SumR": 1.0}}, "videos": 4, "best_epoch": 2, "epochs": 4,
+        "validation_SumR": 2.5, "seconds_per_epoch": 1.5, "parameters": 7, "seconds_query": 0.5,
+    }.items():  # fmt: skip
+        assert result[name] == value
+    assert "seconds_query" not in runs.train(run._replace(timed=False), tmp_path)
+
+
+@pytest.mark.slow  # it takes seconds
+def test_a_query_is_timed_on_a_corpus_of_2500_videos(monkeypatch):
+    searched = []
+    search = runs.corpus.search
+    monkeypatch.setattr(
+        runs.corpus, "search", lambda *given: searched.append(given[2]) or search(*given)
+    )
+    costs = runs._query_costs(tiny.config())
+    assert costs["bytes_corpus"] == 2500 * (tiny.CLIPS + tiny.FRAMES) * 8 * 4
+    assert searched == 21 * [10] and costs["seconds_query"] > 0
 
 
 def test_a_run_that_another_process_does_is_left_to_it(result_of, small, tmp_path, monkeypatch):
@@ -178,10 +265,32 @@ def test_a_variant_without_its_data_is_skipped_with_a_line(sweep_of, tmp_path, m
         runs.open_data(planned[1::2], tmp_path, told.append)
     # Of several tasks, one may have no other runs.
     assert runs.open_data(planned[1::2], tmp_path, told.append, may_skip_all=True) == []
-    # The data has come: the mark goes.
+    assert runs.open_data([], tmp_path, told.append, planned=planned) == []
+    # A finished run needs no data.
+    files.write_json(tmp_path / planned[1].directory / "result.json", {})
+    assert runs.open_data(planned[1::2], tmp_path, told.append) == planned[1:2]
+    (tmp_path / planned[1].directory / "result.json").unlink()
+    # The data has come: the mark goes. A failure for another reason stays.
+    failure = tmp_path / planned[0].directory / "failure.json"
+    files.write_json(failure, {"reason": "killed"})
     monkeypatch.setattr(FakeFamily, "fingerprint", "abc")
     assert runs.open_data(planned, tmp_path, told.append) == planned
-    assert not list(tmp_path.rglob("failure.json"))
+    assert list(tmp_path.rglob("failure.json")) == [failure]
+
+
+def test_skipped_variants_are_named_with_their_corpus(sweep_of, tmp_path, monkeypatch):
+    built = []
+    monkeypatch.setattr(
+        runs.training, "build", lambda config: built.append(config) or FakeFamily(config)
+    )
+    variants = {"plain": {}, "taught": {"data": {"teacher_dim": 512}}}
+    settings = {"data": {"manual_dir": "/corpora"}}
+    corpora = {"5": "five", "6": "six"}
+    planned = expand(sweep_of(variants, seeds=(0, 1), corpora=corpora, settings=settings))
+    told = []
+    assert len(runs.open_data(planned, tmp_path, told.append)) == 4
+    assert [line.split(": ")[1] for line in told] == ["taught, corpus 5", "taught, corpus 6"]
+    assert len(built) == 4  # seeds share the data, which is read once
 
 
 def test_data_that_was_replaced_between_two_runs_is_refused(sweep_of, tmp_path, monkeypatch):

@@ -1,8 +1,7 @@
-"""Tables of sweeps, and the intervals and probabilities of their comparisons."""
+"""Tables of sweeps."""
 
 import csv
 import io
-import itertools
 import json
 import re
 
@@ -12,10 +11,8 @@ import pytest
 from hlformer_jax import files, terminal
 from hlformer_jax import sweep as definition
 from hlformer_jax.config import describe_data
-from hlformer_jax.errors import UserError
 from hlformer_jax.figures import curves
-from hlformer_jax.retrieval import ranking
-from hlformer_jax.sweep import Run, comparison, expand, results, tables
+from hlformer_jax.sweep import comparison, expand, results, tables
 from hlformer_jax.sweep.provenance import MixedDataError
 from hlformer_jax.training.run_directory import WorkdirError
 
@@ -74,6 +71,8 @@ def test_markdown_keeps_its_columns_for_any_name(table, tmp_path):
     assert rows[5] == "| other (cited) |" + 7 * " – |" + " – | – | 8.0 | – |"
     assert rows[8] == "| full | 1,234,567 | 2.500 | 1.50 | 1.5 |"
     assert lines[-1] == "- 3 of 6 runs are not finished"
+    escaped = tables._escaped("a|b*c_d`e<f>[g]\\\nh")
+    assert escaped == r"a\|b\*c\_d\`e\<f\>\[g\]\\ h"
 
 
 def test_missing_metric_is_a_dash_with_its_reason(result_of, small, tmp_path):
@@ -119,7 +118,14 @@ def test_references_have_a_row_in_every_view(result_of, small, tmp_path):
         result = result_of(run, 10.0) | {"references": linear}
         files.write_json(tmp_path / run.directory / "result.json", result)
     table = tables.publish(sweep, planned, tmp_path)
-    row = next(row for row in tables.sections(table)[0].rows if row[0] == "linear baseline")
+    main = tables.sections(table)[0]
+    row = next(row for row in main.rows if row[0] == "linear baseline")
+    assert {len(row) for row in main.rows} == {1 + sum(main.groups)}
+    assert main.note == (
+        "Test split, best epoch by validation SumR; mean ± standard deviation over seeds, if there"
+        " are several. Rows without seeds are references on the same test split. Cited methods are"
+        " not trained here."
+    )
     assert [cell for cell in row[1:] if cell != "–"] == ["1.50", "31.00"]
     assert "| linear baseline | 1.50 |" in (tmp_path / "table.md").read_text(encoding="utf-8")
     written = (tmp_path / "table.csv").read_text(encoding="utf-8")
@@ -152,7 +158,7 @@ def test_missing_group_of_trees_is_named_in_every_view(sweep_of, result_of, tmp_
 
 CORRECTED = {
     "published": {"ours": {"leaves=2/t2v/MRR": 0.1, "t2v/MRR": 0.176, "Δ t2v/MRR": 16.56}},
-    "cited": {"theirs": {"t2v/MRR": 0.151}},
+    "cited": {"theirs": {"leaves=2/t2v/MRR": 0.05, "t2v/MRR": 0.151}},
     "corrections": {
         "ours": {"t2v/MRR": (0.1645, "by its rows"), "Δ t2v/MRR": (8.94, "by its rows")},
     },
@@ -186,7 +192,13 @@ def test_printed_figures_stand_beside_corrected_ones(corrected, tmp_path, capsys
         ["ours", "0.250", "0.176 ¹", "0.1645 ¹", "+25.00 %", "+16.56 % ¹", "+8.94 % ¹", "1"],
         ["theirs (cited)", "–", "0.151", "–", "–", "–", "–", "–"],
     ]
-    assert parts.rows[0] == ["", "t2v/MRR", "t2v/MRR published", "Δ t2v/MRR"]
+    assert parts.title == "By leaves" and parts.rows == [
+        ["", "t2v/MRR", "t2v/MRR published", "Δ t2v/MRR"],
+        ["leaves = 2, flat", "0.200", "–", "–"],
+        ["leaves = 2, ours", "0.250", "0.100", "+25.00 %"],
+        ["leaves = 2, theirs (cited)", "–", "0.050", "–"],
+    ]
+    assert (main.groups, parts.groups) == ((3, 3, 1), (2, 1))
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "0.176 ¹ | 0.1645 ¹" in text and "- ¹ by its rows" in text
     flat, ours, theirs = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8")))
@@ -305,6 +317,67 @@ def test_the_note_of_the_costs_says_which_runs_each_is_from(result_of, small, tm
     )
 
 
+@pytest.mark.parametrize(
+    ("seeds", "missing", "left_out", "skipped", "shown"),
+    [
+        ([0, 1], [], False, [], "2"), ([0], [1], False, [], "1 of 2"),
+        ([], [0], False, [], "0 of 1"),
+        ([], [0], True, [], "left out"), ([0], [1], True, [], "1 of 2"),
+        ([], [0], False, [{}], "skipped"), ([0], [1], False, [{}], "1 of 2"),
+    ],
+)  # fmt: skip
+def test_runs_are_counted(seeds, missing, left_out, skipped, shown):
+    row = {"seeds": seeds, "missing_seeds": missing, "left_out": left_out, "skipped": skipped}
+    assert tables._count_runs(row) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "reference", "change"),
+    [(3.0, 2.0, 50), (0.0, 2.0, -100), (None, 2.0, None), (3.0, None, None), (3.0, 0.0, None)],
+)
+def test_change_needs_both_values(value, reference, change):
+    flat = {"variant": "flat", "mean": {"a=1/x": reference}}
+    row = {"variant": "ours", "mean": {"a=1/x": value}}
+    table = {"relative": {"ours": "flat"}, "variants": [flat, row]}
+    assert tables.change(table, row, "a=1/Δ x") == change
+
+
+def test_comparison_says_whether_a_difference_is_real():
+    pair = {"first": "a", "second": "b", "difference": 1.0, "queries": (0.5, 1.5)}
+    cells = [
+        tables._compared(pair | {"queries_seeds": interval, "real": real})[2:]
+        for interval, real in (((0.25, 2), True), ((-1, 3), False), (None, None))
+    ]
+    assert cells == [
+        ["+0.50 to +1.50", "+0.25 to +2.00", "yes"],
+        ["+0.50 to +1.50", "-1.00 to +3.00", "no"],
+        ["+0.50 to +1.50", "–", "–"],
+    ]
+
+
+def test_parts_with_other_metrics_have_their_own_table():
+    cited = {"method": "m", "published": {"b=2/x": 1.0, "SumR": 2.0}, "corrected": {}}
+    nothing = {"parts": [], "variants": [], "relative": {}, "coverage": "", "footnotes": []}
+    metrics = ["SumR", "a=1/x", "a=1/y", "b=2/x"]
+    first, second = tables._parts({"metrics": metrics, "cited": [cited], **nothing})
+    assert (first.title, first.rows) == ("By a", [["", "x", "y"]])
+    assert (second.title, second.rows) == (
+        "By b", [["", "x", "x published"], ["b=2, m (cited)", "–", "1.0"]]
+    )  # fmt: skip
+
+
+def test_costs_of_one_variant_are_enough_for_a_column():
+    rows = [
+        {**dict.fromkeys(results.COSTS), "variant": "a", "published_costs": {"parameters": 2e6}},
+        {**dict.fromkeys(results.COSTS, 0.5), "variant": "b", "published_costs": {}},
+    ]
+    section = tables._costs({"variants": rows})
+    assert section.rows[0][1:3] == ["parameters", "parameters published"]
+    assert section.rows[0][-2:] == ["ms/query", "MB of 2,500 videos"]
+    assert section.rows[1] == ["a", "–", "2,000,000", *5 * ["–"]]
+    assert section.groups == (2, 1, 1, 1, 1, 1)
+
+
 def test_csv_is_numbers(table, tmp_path):
     full, other, bad, cited = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
     assert float(full["SumR_mean"]) == np.mean([10.25, 11.5])
@@ -313,6 +386,16 @@ def test_csv_is_numbers(table, tmp_path):
     assert (other["variant"], other["SumR_std"], other["seeds"]) == ("w/ a|b", "", "0")
     assert (cited["variant"], cited["cited"], cited["SumR_published"]) == ("other", "True", "8.0")
     assert (bad["SumR_mean"], bad["SumR_published"], bad["missing"]) == ("", "9.0", "2")
+    assert (full["parameters"], full["parameters_published"], cited["seeds"]) == ("1234567", "", "")
+    assert {"series", "value"} <= full.keys() and "rank" not in full
+    assert not any(column.startswith("Δ") for column in full)
+
+
+def test_published_changes_need_no_measured_ones(sweep_of, tmp_path):
+    sweep = sweep_of({"ours": {}}, "debug", **CORRECTED)
+    table = results.collect(sweep, expand(sweep), tmp_path)
+    ours, _ = csv.DictReader(io.StringIO(tables.as_csv(table)))
+    assert (ours["Δ t2v/MRR_measured"], ours["Δ t2v/MRR_published"]) == ("", "16.56")
 
 
 SUMS = {
@@ -396,12 +479,22 @@ def test_corpora_count_equally_and_a_missing_corpus_is_noted(finished, tmp_path)
 
 def test_the_tables_have_ranks_first_moments_and_comparisons(finished, tmp_path, capsys):
     table = tables.publish(*finished, tmp_path)
+    main, _, localisation, _ = tables.sections(table)
+    assert main.rows[1][-2:] == ["1.5", "4"] and localisation.note == (
+        "The first moment in the caption's own video, in percent; over corpora and seeds as above."
+    )
+    assert {len(row) for row in main.rows} == {1 + sum(main.groups)}
+    assert main.groups[-2:] == (1, 1) and main.note == (
+        "Test split, best epoch by validation SumR; mean ± standard deviation over seeds within a"
+        " corpus, if there are several. Means are over the seeds of each corpus, then over corpora."
+    )
     text = (tmp_path / "table.md").read_text()
     assert "| SumR | rank |" in text and "± standard deviation over seeds within a corpus" in text
     assert "## Localisation" in text and "| a | 40.00 ± 0.00 | 30.50 ± 0.71 |" in text
     assert "## Comparisons" in text
     assert "| a − b | +0.00 |" in text and text.count("| no |") == 1
-    assert "IoU 0.5_mean" in (tmp_path / "table.csv").read_text()
+    a, _ = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    assert a["rank"] == "1.5" and a["IoU 0.5_mean"] == "30.5"
     tables.show(table)
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("Localisation", "mIoU", "Comparisons", "rank"))
@@ -629,137 +722,7 @@ def test_the_sweep_writes_its_own_tables_again_and_no_one_elses(small, tmp_path)
     tables.publish(sweep, planned, tmp_path)
 
 
-# Comparisons
-
-
-VIDEOS = np.repeat(np.arange(60), np.tile((1, 2, 6), 20))
-
-
-def leave(root, variant, seed, ranks, corpus="5"):
-    """A run that left these ranks."""
-    run = Run(variant, seed, None, root / f"{variant}{corpus}{seed}", corpus)
-    content = {"ranks": np.asarray(ranks, np.int32), "videos": VIDEOS}
-    files.write_npz(root / run.directory / "test_queries.npz", content)
-    return run
-
-
-def random_ranks(seed, scale):
-    return 1 + np.random.default_rng(seed).geometric(1 / scale, size=len(VIDEOS))
-
-
-def width(interval):
-    return interval[1] - interval[0]
-
-
-def test_the_difference_is_that_of_sumr_in_the_mean_over_seeds_and_corpora(tmp_path):
-    runs, sums = [], {"a": [], "b": []}
-    for corpus, seeds in (("5", 2), ("6", 1)):
-        for variant, scale in (("a", 20), ("b", 30)):
-            own = [random_ranks(f, scale) for f in range(10 * seeds, 11 * seeds)]
-            runs += [leave(tmp_path, variant, k, x, corpus) for k, x in enumerate(own)]
-            sums[variant].append(np.mean([ranking.sum_recall(x) for x in own]))
-    [found] = comparison.compare([("a", "b")], runs, tmp_path)
-    expected = np.mean(sums["a"]) - np.mean(sums["b"])
-    assert found["difference"] == pytest.approx(expected)
-    low, high = found["queries"]
-    assert low < expected < high
-    assert (found["first"], found["second"]) == ("a", "b")
-
-
-@pytest.mark.parametrize("corpora", ["5", "56"])
-def test_the_interval_over_queries_has_the_width_of_its_standard_error(corpora, tmp_path):
-    runs, variances = [], []
-    for k, corpus in enumerate(corpora):
-        a, b = random_ranks(2 * k, 20), random_ranks(2 * k + 1, 20)
-        runs += [leave(tmp_path, "a", 0, a, corpus), leave(tmp_path, "b", 0, b, corpus)]
-        # The variance of a ratio of sums over clusters, by linearisation.
-        differences = comparison.contributions(a) - comparison.contributions(b)
-        counts = np.bincount(VIDEOS)
-        residuals = np.bincount(VIDEOS, differences) - counts * differences.mean()
-        variances.append(np.sum(residuals**2) / counts.sum() ** 2)
-    [found] = comparison.compare([("a", "b")], runs, tmp_path)
-    error = np.sqrt(sum(variances)) / len(corpora)  # the corpora are drawn independently
-    # 3 %: the quantiles of 10,000 draws vary by 1 to 2 %, 60 clusters are not quite normal.
-    assert width(found["queries"]) == pytest.approx(2 * 1.96 * error, rel=0.05)
-    # A single run says nothing of its seed.
-    assert found["queries_seeds"] is found["real"] is None
-
-
-# The quantiles of Student's t for eight degrees of freedom and, with two corpora, for 16.
-@pytest.mark.parametrize(("corpora", "quantile"), [("5", 2.306), ("56", 2.120)])
-def test_the_interval_over_seeds_has_the_width_that_the_spread_of_the_runs_says(
-    corpora, quantile, tmp_path
-):
-    # All queries of a run have one rank, so that queries do not vary, and SumR is 100 to 400.
-    levels = {"a": (1, 5, 5, 10, 100), "b": (5, 10, 100, 100, 10)}
-    runs = [
-        leave(tmp_path, variant, k, np.full(len(VIDEOS), rank), corpus)
-        for corpus, (variant, ranks) in itertools.product(corpora, levels.items())
-        for k, rank in enumerate(ranks)
-    ]
-    [found] = comparison.compare([("a", "b")], runs, tmp_path)
-    assert width(found["queries"]) == pytest.approx(0, abs=1e-9)
-    sums = {v: [400 if r == 1 else 300 if r == 5 else 200 if r == 10 else 100 for r in ranks]
-            for v, ranks in levels.items()}  # fmt: skip
-    variance = sum(np.var(x, ddof=1) / len(x) for x in sums.values())
-    error = np.sqrt(variance / len(corpora))
-    # Means of five of a few values are not quite normal.
-    assert width(found["queries_seeds"]) == pytest.approx(2 * quantile * error, rel=0.1)
-
-
-# The runs of one variant vary twice as much. Of 200 comparisons 5 % are 10, with a deviation of 3,
-# and without the quantile of t there would be some 30. With two and ten runs 10 % are called
-# real, and with the sum of the degrees of freedom twice as many.
-@pytest.mark.parametrize(("counts", "most"), [((3, 3), 19), ((2, 10), 30)])
-def test_where_there_is_no_difference_seldom_one_is_called_real(counts, most, monkeypatch):
-    monkeypatch.setattr(comparison, "DRAWS", 500)
-    rng = np.random.default_rng(0)
-    real = 0
-    for _ in range(200):
-        # The runs on a corpus differ by their seeds alone.
-        sums = {
-            name: np.repeat(rng.normal(scale=scale, size=(count, 1)), 4, axis=1)
-            for name, count, scale in zip("ab", counts, (2, 1), strict=True)
-        }
-        draws = comparison._draw(comparison.Scores(sums, np.ones(4)), np.random.default_rng(1))
-        real += comparison._compare("a", "b", [draws])["real"]
-    assert 3 <= real <= most
-
-
-@pytest.mark.parametrize("variant", ["a", "b"])
-def test_a_corpus_with_a_single_run_leaves_the_effect_of_seeds_unknown(variant, tmp_path):
-    runs = [
-        leave(tmp_path, name, seed, random_ranks(10 * k + seed, 20), corpus)
-        for k, (name, corpus) in enumerate(itertools.product("ab", "56"))
-        for seed in range(3)
-        if (name, corpus) != (variant, "6") or not seed
-    ]
-    [found] = comparison.compare([("a", "b")], runs, tmp_path)
-    assert found["queries_seeds"] is found["real"] is None
-    assert width(found["queries"]) > 0
-
-
-def test_a_planted_difference_is_real_and_none_is_not(tmp_path):
-    runs = []
-    for seed in range(3):
-        base = random_ranks(seed, 20)
-        better = np.maximum(base // 4, 1)
-        runs += [leave(tmp_path, "base", seed, base), leave(tmp_path, "better", seed, better)]
-        runs.append(leave(tmp_path, "other", seed, random_ranks(7 + seed, 20)))
-    pairs = [("better", "base"), ("base", "better"), ("other", "base"), ("base", "base")]
-    found = comparison.compare(pairs, runs, tmp_path)
-    assert [pair["real"] for pair in found] == [True, True, False, False]
-    assert found[0]["difference"] == -found[1]["difference"] > 0
-    assert found[3]["difference"] == 0
-
-
-def test_pairs_without_a_common_corpus_are_left_out(tmp_path):
-    runs = [
-        leave(tmp_path, "a", 0, random_ranks(0, 20), "5"),
-        leave(tmp_path, "b", 0, random_ranks(1, 20), "6"),
-        Run("c", 0, None, tmp_path / "unfinished", "5"),
-    ]
-    assert comparison.compare([("a", "b"), ("a", "c"), ("a", "d")], runs, tmp_path) == []
+# Data
 
 
 def test_comparisons_use_the_runs_of_the_table_and_name_the_others(finished, tmp_path):
@@ -774,25 +737,6 @@ def test_comparisons_use_the_runs_of_the_table_and_name_the_others(finished, tmp
     assert table["comparisons"] == comparison.compare(sweep.pairs, planned[2:], tmp_path)
     assert table["comparisons"] != before["comparisons"]
     assert not any("comparisons" in note for note in before["notes"])
-
-
-def test_runs_with_other_queries_are_not_compared(tmp_path):
-    runs = [leave(tmp_path, name, 0, random_ranks(k, 20)) for k, name in enumerate("ab")]
-    content = {"ranks": random_ranks(2, 20), "videos": VIDEOS[::-1]}
-    files.write_npz(tmp_path / runs[1].directory / "test_queries.npz", content)
-    with pytest.raises(UserError, match="a50 and .*b50 ranked the queries of other test videos"):
-        comparison.compare([("a", "b")], runs, tmp_path)
-
-
-def test_a_damaged_file_of_ranks_is_named(tmp_path):
-    run = leave(tmp_path, "a", 0, random_ranks(0, 20))
-    path = tmp_path / run.directory / "test_queries.npz"
-    path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(UserError, match=r"test_queries\.npz is damaged"):
-        comparison.compare([("a", "a")], [run], tmp_path)
-
-
-# Data
 
 
 def finish(root, run, fingerprint, result):

@@ -25,7 +25,7 @@ DELIMITERS = ",;\t"
 
 def encode_csv(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:
     """Return a table with a row for each moment."""
-    text = io.StringIO(newline="")
+    text = io.StringIO()
     rows = csv.writer(text)
     rows.writerow(COLUMNS)
     for rank, result, moment in moments:

@@ -33,7 +33,7 @@ def nominal_rate(info: Any) -> Fraction:
     nearest = _nearest_standard(mean)
     if not info.is_variable and abs(nearest / Fraction(mean) - 1) < _RATE_TOLERANCE:
         return nearest
-    base = _nearest_standard(info.base_rate or mean)
+    base = _nearest_standard(info.base_rate)
     is_standard = info.base_rate and abs(base / Fraction(info.base_rate) - 1) < _RATE_TOLERANCE
     if info.is_variable and is_standard and base > mean * 0.99 and base <= MAX_TIMECODE_RATE:
         return base
@@ -55,7 +55,7 @@ def _multiple(rate: Fraction, mean: float) -> tuple[float, float]:
     times = round(float(rate) / mean)
     error = abs(float(rate) / times / mean - 1) if times else math.inf
     is_near = error < float(_RATE_TOLERANCE) / 2
-    return (times, error) if times > 1 and is_near else (math.inf, error)
+    return (times, error) if is_near else (math.inf, error)
 
 
 class Timing(NamedTuple):

@@ -79,7 +79,7 @@ SELECT content, score FROM (
 ORDER BY score DESC FETCH FIRST %(count)s ROWS WITH TIES
 """
 _IS_COMPLETE = """\
-row_count > 0 AND row_count = (
+row_count = (
   SELECT count(*) FROM {schema}.rows WHERE rows.number = contents.number)
 """
 _ABSENT = f"""

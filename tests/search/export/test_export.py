@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 import videos
 
 from hlformer_jax import video
+from hlformer_jax.errors import MissingExtra
 from hlformer_jax.files import OutputError
 from hlformer_jax.search import Moment, Result, SearchError, export
 from hlformer_jax.search.export import Timing
@@ -28,10 +30,10 @@ def hit(name, *moments, duration=60.0):
     return Result(f"{len(name):016x}", name, "", *facts, is_match=True, signals=("visual",))
 
 
-def info(rate, timecode="", base=0.0, is_variable=False):
+def info(rate, timecode="", base=None, is_variable=False):
     return lambda path: SimpleNamespace(
         rate=float(rate), timecode=timecode, width=64, height=48, sound=timecode == "",
-        base_rate=float(base or rate), is_variable=is_variable,
+        base_rate=float(rate if base is None else base), is_variable=is_variable,
     )  # fmt: skip
 
 
@@ -43,6 +45,7 @@ def test_timecodes_are_those_of_opentimelineio(rate, drop):
     otio = pytest.importorskip("opentimelineio")
     timing = Timing(Fraction(rate), drop, 0)
     edges = [0, 1, 29, 30, 1799, 1800, 1801, 3597, 3598, 3600, 17981, 17982, 17983, 107892, 2589407]
+    edges += [900_899, 900_900, 1_801_799, 1_801_800]  # the second minute after 500 minutes
     for number in [*edges, *np.random.default_rng(0).integers(0, 2_000_000, 50).tolist()]:
         found = timing.timecode(number)
         if rate != 12:  # of which that knows no timecode
@@ -57,6 +60,7 @@ def test_timing_follows_rate_and_timecode():
     count = lambda rate, timecode="": Timing.from_info(info(rate, timecode)(None))
     assert count(29.97) == (NTSC30, True, 0)
     assert count(29.87).rate == NTSC30 and count(30).rate == 30 and not count(30).drop
+    assert count(23.976) == (NTSC24, False, 0)
     assert count(23.976, "01:00:00:00") == (NTSC24, False, 86_400)
     assert count(29.97, "01:00:00:00") == (NTSC30, False, 108_000)
     assert count(29.97, "01:00:00;00") == (NTSC30, True, 107_892)
@@ -74,7 +78,8 @@ def test_timing_follows_rate_and_timecode():
         (24.9, 50, False, 25), (12, 12, False, 24), (15, 15, False, 30), (5, 5, False, 25),
         (14.985, 14.985, False, NTSC30), (10, 10, False, 30), (1, 1, False, 24),
         (13.7, 13.7, False, 30), (59.5, 60, True, 60), (120, 120, False, 120),
-        (239.9, 240, False, 240),
+        (239.9, 240, False, 240), (28, 33, True, NTSC30), (30, 30, True, 30),
+        (29.98, 90_000, True, NTSC30), (23.98, 90_000, True, NTSC24),
     ],
 )  # fmt: skip
 def test_nominal_rate_is_a_standard_rate(mean, base, is_variable, nominal):
@@ -96,6 +101,19 @@ def test_two_clips_of_one_phone_share_an_edl(tmp_path):
         ["00:00:10;00", "00:00:12;00"],
         ["00:00:04;00", "00:00:05;00"],
     ]
+
+
+def test_variable_rates_alone_share_the_highest_in_an_edl(tmp_path):
+    hits = [hit("a.mp4", (0.5, 1.0)), hit("b.mp4", (0.5, 1.0))]
+    rates = {
+        "a.mp4": info(20, base=25, is_variable=True),
+        "b.mp4": info(20, base=30, is_variable=True),
+    }
+    for some, frames in ((hits[:1], "12"), (hits, "15"), (hits[::-1], "15")):
+        out = tmp_path / f"{len(list(tmp_path.iterdir()))}.edl"
+        export.write(out, "t", some, lambda path: rates[path.name](path))
+        [*_, event] = [line for line in out.read_text().splitlines() if " AX " in line]
+        assert event.split()[4] == f"00:00:00:{frames}"
 
 
 @pytest.mark.parametrize(
@@ -140,11 +158,16 @@ def test_numbers_of_more_than_999_events_have_six_digits(tmp_path):
 
 def test_otio_has_a_clip_and_a_marker_for_each_moment(tmp_path):
     otio = pytest.importorskip("opentimelineio")
-    hits = [hit("a.mp4", (10.0, 14.0)), hit("b.mp4", (5.0, 6.0))]
+    # The peak of the second is its end, beyond the stated length of the file.
+    second = hit("b.mp4", (5.0, 6.0), duration=5.5)
+    second = second._replace(moments=[second.moments[0]._replace(peak=6.0)])
+    hits = [hit("a.mp4", (10.0, 14.0)), second]
     rates = {"a.mp4": info(NTSC24, "01:00:00:00"), "b.mp4": info(25)}
     export.write(tmp_path / "x.otio", "a dog", hits, lambda path: rates[path.name](path))
     [track] = otio.adapters.read_from_file(str(tmp_path / "x.otio")).tracks
+    assert track.kind == "Video"
     first, second = track
+    assert first.metadata["hlformer"] == {"score": 0.25, "rank": 1, "id": hits[0].id}
     start = first.source_range.start_time
     # 24 numbers a second, so that an hour of them is 3603.6 s.
     assert start.value == 86_400 + 240 and start.to_seconds() == pytest.approx(3603.6 + 10.01)
@@ -155,6 +178,9 @@ def test_otio_has_a_clip_and_a_marker_for_each_moment(tmp_path):
     [marker] = first.markers
     assert (marker.name, marker.marked_range.start_time.value) == ("a dog", 86_400 + 288)
     assert second.source_range.start_time == otio.opentime.RationalTime(125, 25)
+    assert second.media_reference.available_range.duration.value == 150
+    [marker] = second.markers
+    assert marker.marked_range.start_time.value == 149 and marker.marked_range.duration.value == 1
 
 
 def test_fcpxml_has_each_video_once_with_its_moments(tmp_path):
@@ -164,15 +190,18 @@ def test_fcpxml_has_each_video_once_with_its_moments(tmp_path):
     assert export.write(out, 'a "dog"', hits, lambda path: rates[path.name](path)) == 3
     assert "<!DOCTYPE fcpxml>" in out.read_text()
     root = ElementTree.parse(out).getroot()
+    assert root.get("version") == "1.10" and root.find("library/event").get("name") == 'a "dog"'
     seconds = lambda element, key: Fraction(element.get(key).removesuffix("s"))
     first, second = root.findall("resources/asset")
-    assert first.find("media-rep").get("src") == "file:///films/a%26b.mp4"
+    media = {"kind": "original-media", "src": "file:///films/a%26b.mp4"}
+    assert first.get("name") == "a&b.mp4" and first.find("media-rep").attrib == media
     assert (first.get("hasAudio"), second.get("hasAudio")) == (None, "1")
     formats = {one.get("id"): one.get("frameDuration") for one in root.iter("format")}
     assert formats[first.get("format")] == "1001/24000s"
     assert formats[second.get("format")] == "1/25s"
     clip, other = root.findall("library/event/asset-clip")
     assert clip.get("ref") == first.get("id") and other.get("name") == "b\ufffd.mp4"
+    assert clip.get("tcFormat") == "NDF" and clip.get("duration") == first.get("duration")
     # The file's first frame is number 86,400 by its timecode; its last moment ends after it.
     assert seconds(clip, "start") == seconds(first, "start") == 86_400 / NTSC24
     assert seconds(first, "duration") == round(70 * NTSC24) / NTSC24
@@ -180,13 +209,20 @@ def test_fcpxml_has_each_video_once_with_its_moments(tmp_path):
     assert [seconds(one, "start") for one in spans] == [(86_400 + n) / NTSC24 for n in (240, 1199)]
     assert seconds(spans[0], "duration") == 96 / NTSC24
     assert seconds(peaks[0], "start") == (86_400 + 288) / NTSC24
+    assert seconds(peaks[0], "duration") == 1 / NTSC24
     assert peaks[0].get("value") == 'a "dog"' and peaks[0].get("note") == "rank 1, score 0.25"
     assert seconds(other.find("keyword"), "start") == 5
+    export.write(tmp_path / "y.fcpxml", "", hits[:1], info(NTSC30))
+    [clip] = ElementTree.parse(tmp_path / "y.fcpxml").iter("asset-clip")
+    assert clip.get("tcFormat") == "DF"
 
 
 def test_playlist_and_table_have_all_moments(tmp_path):
     never = lambda path: pytest.fail("no file is read for it")
-    hits = [hit("=1+2.mp4", (1.25, 3.5))._replace(tags=("b", "c d")), hit("ü.mp4", (2.0, 4.0))]
+    hits = [
+        hit("=1+2.mp4", (1.25, 3.5))._replace(tags=("b", "c d")),
+        hit("ü.mp4", (2.0, 4.0))._replace(id="00000000000000ab"),
+    ]
     export.write(tmp_path / "x.m3u8", "t", hits, never)
     assert (tmp_path / "x.m3u8").read_text().splitlines()[:6] == [
         "#EXTM3U", "#PLAYLIST:t", "#EXTINF:2,=1+2.mp4", "#EXTVLCOPT:start-time=1.250",
@@ -200,13 +236,23 @@ def test_playlist_and_table_have_all_moments(tmp_path):
     assert tags == ["tags", "b; c d", ""]
     ids = [one.id for one in hits]
     assert f"1,'{ids[0]}," in table.read_text()  # a spreadsheet would round it
+    assert f"2,{ids[1]}," in table.read_text()
     for marked in (True, False):
         assert export.read_csv(table) == [(ids[0], 1.25, 3.5), (ids[1], 2.0, 4.0)]
         table.write_bytes(table.read_bytes().removeprefix(b"\xef\xbb\xbf" if marked else b""))
     with pytest.raises(OutputError):
         export.write(table, "t", hits, never)
-    with pytest.raises(SearchError, match="otio"):
-        export.check(Path("x.txt"))
+    assert export.check(Path("x.CSV")) == export.check(Path("x.csv"))
+    for name, shown in (("x.txt", r"x.txt \('.txt'\)"), ("x", r"x \(no suffix\)")):
+        with pytest.raises(SearchError, match=rf"{shown}: use one of .*\.otio"):
+            export.check(Path(name))
+
+
+def test_missing_package_is_reported_before_the_query(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentimelineio", None)
+    assert export.check(Path("x.edl"))
+    with pytest.raises(MissingExtra, match=r"\[editing\]"):
+        export.check(Path("x.otio"))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +261,8 @@ def test_playlist_and_table_have_all_moments(tmp_path):
         ("id,start,end\nx,1.5,63\n", "utf-8"),
         ("id,start,end\r\nx,0:01.5,0:01:03\r\n", "utf-8-sig"),
         ("id;start;end;video\nx;1,5;1:03;a, b, c\n", "utf-8"),
-        ("id\tstart\tend\nx\t1,5\t63\n", "utf-16"),
+        ("id\tstart\tend\nx\t1,5\t 63 \n", "utf-16"),
+        ("id,start,end\rx,1.5,63\r", "utf-8"),
         ('id,start,end\nx,"1,5",63\n', "utf-8"),
     ],
 )
@@ -223,7 +270,7 @@ def test_table_saved_by_a_spreadsheet_is_read(tmp_path, text, encoding):
     table = tmp_path / "x.csv"
     table.write_bytes(text.encode(encoding))
     assert export.read_csv(table) == [("x", 1.5, 63.0)]
-    table.write_bytes(text.partition("\n")[0].encode(encoding))
+    table.write_bytes(text.splitlines()[0].encode(encoding))
     assert export.read_csv(table) == []
 
 
@@ -238,6 +285,7 @@ def test_table_saved_by_a_spreadsheet_is_read(tmp_path, text, encoding):
         (b"id,start,end\nx,1,2\nx,3\n", "x.csv:3: the column end: '' is not a time: write"),
         (b"id;start;end\nx;1;1.234,5\n", "x.csv:2: the column end: '1.234.5' is not a time"),
         (b"id,start,end\n,1,2\n", "x.csv:2: the column id is empty"),
+        (b"start,end,id\n1,2\n", "x.csv:2: the column id is empty"),
         (b"id,start,end\n\xfc,1,2\n", "x.csv is not a table in UTF-8: save it as CSV in UTF-8"),
         (b"\xff\xfei", "x.csv is not a table in UTF-16"),
     ],

@@ -200,6 +200,16 @@ class TestServer:
             np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
             agree([found[2]], [expected[2]])
 
+    def test_contents_that_equal_the_last_result_are_ranked(self, tmp_path, address):
+        for i, colours in enumerate((["red"], ["blue", "red"], ["white", "red"], ["green"])):
+            archive.film(tmp_path / "films" / f"{i}.film", colours)
+        index = archive.indexed(tmp_path / "index", tmp_path / "films")
+        opened(index, address).upload()
+        ranker = Untrained("best_frame", index, None)
+        stored = postgres.Stored(Store(address), ranker, index, list(index.contents()))
+        scores = stored.best(ranker.encode(archive.Encoder(), "red"), 1, np.ones(4, bool))
+        assert sorted(np.isfinite(scores)) == [False, True, True, True]
+
     def test_a_normalised_score_is_refused(self, index, address):
         with pytest.raises(SearchError, match="cannot compute"):
             opened(index, address, normalise=True).upload()
@@ -231,7 +241,9 @@ class TestServer:
             (lambda: None, []),
             (lambda: sql(address, "DELETE FROM contents WHERE number = 2"), ["1 of "]),
             (other.upload, []),
-        ]
+            (lambda: sql(address, "DELETE FROM contents WHERE number = 3"
+                         "; INSERT INTO contents (content) VALUES ('x')"), ["1 of "]),
+        ]  # fmt: skip
         monkeypatch.setattr(postgres._Session, "__call__", recorded)
         for change, expected in changes:
             change()
@@ -241,8 +253,9 @@ class TestServer:
             assert asked.count(postgres._ABSENT) == 1 and asked.count(postgres._BEST) == 2
 
     def test_upload_sends_new_videos_and_deletes_removed_ones(self, index, films, address):
-        library = opened(index, address)
-        assert library.upload().sent == 15
+        library, steps = opened(index, address), []
+        assert library.upload(lambda *step: steps.append(step)).sent == 15
+        assert steps == [(done, 15) for done in range(1, 16)]
         assert library.upload() == UploadCounts(unchanged=15)
         (films / "a.film").rename(films / "trips" / "moved.film")
         os.utime(films / "b.film", (5, 5))

@@ -5,6 +5,7 @@ The model here hears beeps: it says how high each is. test_speech.py has a real 
 
 import shutil
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import archive
@@ -24,6 +25,8 @@ from hlformer_jax.search.query.library import Library
 from hlformer_jax.search.signals.transcript import passages, recognition
 from hlformer_jax.search.signals.transcript.recognition import Word
 from hlformer_jax.search.signals.transcript.transcripts import Cue
+from hlformer_jax.video import sound
+from hlformer_jax.video.faults import VideoError
 
 RATE = recognition.SAMPLE_RATE
 
@@ -123,6 +126,28 @@ def test_sentences_without_full_stops_are_split_at_silences():
     assert [cue[::2] for cue in cues] == [(1, "it rains today,"), (2.9, "we stay home well then")]
 
 
+VOICES = (1, 2.5), (2.9, 4.5)
+
+
+@pytest.mark.parametrize(
+    ("said", "voices", "texts"),
+    [
+        # The nearest end of a word, of which one with a comma counts as 0.2 s nearer.
+        ([(1, 2.45, "it,"), (2.45, 2.8, "so"), (2.8, 4.5, "we")], VOICES, ["it,", "so we"]),
+        ([(1, 2.4, "it"), (2.4, 2.8, "so,"), (2.8, 4.5, "we")], VOICES, ["it so,", "we"]),
+        ([(1, 2.4, "well"), (2.8, 3.5, "we"), (3.5, 4.4, "stay")], VOICES, ["well", "we stay"]),
+        ([(1, 2.4, "a"), (3, 4.4, "b"), (5, 6.5, "c")], (*VOICES, (5, 6.5)), ["a", "b", "c"]),
+        # No word ends within 0.5 s of the silence.
+        ([(1, 4.4, "a"), (4.4, 7, "b")], ((1, 2), (4, 7)), ["a", "b"]),
+        ([(1, 4.6, "a"), (4.6, 7, "b")], ((1, 2), (4, 7)), ["a b"]),
+        # A part would be shorter than a second.
+        ([(1, 1.5, "so"), (2, 2.6, "we"), (2.6, 4, "stay")], ((1, 1.5), (2, 4)), ["so we stay"]),
+    ],
+)
+def test_sentence_is_split_near_its_silences(said, voices, texts):
+    assert [cue.text for cue in cues_of(*said, voices=voices)] == texts
+
+
 def test_title_ends_no_sentence_without_a_pause():
     assert [
         cue.text for cue in cues_of((1, 1.2, "Dr."), (1.2, 1.6, "Smith"), (1.6, 2, "left."))
@@ -133,6 +158,26 @@ def test_title_ends_no_sentence_without_a_pause():
 def test_cue_begins_and_ends_with_the_voice():
     [cue] = cues_of((2, 6, "Good"), (6, 9, "morning"), voices=((5, 6.5),))
     assert cue == (5, 6.7, "Good morning")
+
+
+@pytest.mark.parametrize(
+    ("word", "voices", "times"),
+    [
+        ((2, 3.5), ((0, 2.03), (3, 4)), (3, 3.5)),  # the word starts at the end of a voice
+        ((2, 2.5), ((3, 4),), (2.5, 2.6)),  # without a voice it has 0.1 s
+        ((5, 5.4), ((1, 2),), (5, 5.1)),
+        ((1, 6), ((1, 2), (4, 5)), (1, 5.2)),
+        ((1, 2), ((1, 1.5), (4, 5)), (1, 1.7)),
+        ((1, 2), ((1, 1.5), (1.8, 5)), (1, 2)),
+    ],
+)
+def test_cue_has_the_times_of_the_voices_at_its_ends(word, voices, times):
+    [cue] = cues_of((*word, "Hi"), voices=voices)
+    assert cue[:2] == pytest.approx(times) and cue.text == "Hi"
+
+
+def test_words_without_text_are_left_out():
+    assert cues_of((1, 1.4, ""), (4, 4.4, "Hi")) == [(4, 4.4, "Hi")]
 
 
 def test_script_without_spaces_stays_one_word():
@@ -153,6 +198,55 @@ def test_cues_are_at_the_seconds_of_the_sound(tmp_path):
     assert all(0.5 <= cue.end - cue.start < 0.8 for cue in outcome.cues)
 
 
+def samples(*seconds):
+    """Stretches of seconds in samples."""
+    return [(round(begin * RATE), round(end * RATE)) for begin, end in seconds]
+
+
+@pytest.mark.parametrize(
+    ("stretches", "place"),
+    [
+        ([(0, 70), (72, 100)], 119),  # the longest silence, one second before its end
+        ([(0, 70), (75, 119.5)], 74),
+        ([(0, 40), (50, 70), (70.4, 120)], 70.2),  # a short one after a minute
+        ([(0, 10), (11, 30), (31, 50), (51, 120)], 50.5),  # or else the last of all
+        ([(0, 5), (6, 120)], 5.5),
+        ([(0, 3), (4, 120)], None),
+        ([(0, 70), (70.29, 120)], None),
+        ([], 119),
+    ],
+)
+def test_piece_ends_in_a_silence(stretches, place):
+    found = recognition._place_to_cut(samples(*stretches), 120 * RATE)
+    assert found == (None if place is None else round(place * RATE))
+
+
+def test_piece_without_silence_ends_after_a_word():
+    said = words((98, 100, "a"), (116, 118, "b"), (117, 118.1, "c"))
+    assert recognition._cut_words(said, 120 * RATE) == (118 * RATE, said[:2])
+    assert recognition._cut_words(said[:1], 120 * RATE) == (100 * RATE, said[:1])
+    assert recognition._cut_words(words((49, 50, "a")), 120 * RATE)[0] == 90 * RATE
+    assert recognition._cut_words([], 120 * RATE) == (118 * RATE, [])
+
+
+@pytest.mark.parametrize(
+    ("second", "count"), [((18, 33), 1), ((18.1, 25), 2), ((16, 33.1), 2), ((16, 33), 1)]
+)
+def test_window_has_short_pauses_and_a_limited_length(second, count):
+    stretches = samples((5, 15), second)
+    found = recognition._windows(stretches)
+    assert len(found) == count and sum(found, []) == stretches
+
+
+def test_sound_around_a_voice_is_transcribed_with_it():
+    model = Model()
+    stretches = samples((1, 20), (20.3, 40), (50, 50.2), (60, 61))
+    state = recognition._new_track()
+    recogniser(model)._hear_piece(np.zeros(int(61.1 * RATE), np.float32), stretches, state)
+    # From 0.6 to the next voice, from the voice before to 40.4, and from 59.6 to the end.
+    assert [seconds for seconds, _ in model.calls] == pytest.approx([19.7, 20.4, 1.5])
+
+
 def test_missing_sound_shifts_no_cue_and_is_noted(tmp_path):
     sound = Track(beeps(8, s1=300, s6=500), start=1, gap=(3, 6))
     outcome = recognised(videos.write_tracks(tmp_path / "a.mkv", sound))
@@ -160,7 +254,42 @@ def test_missing_sound_shifts_no_cue_and_is_noted(tmp_path):
     assert [cue.start for cue in outcome.cues] == pytest.approx([2, 7], abs=0.01)
     [note] = outcome.notes
     assert float(note.split()[0]) == pytest.approx(3, abs=0.15)  # whole packets
-    assert "s of the sound of" in note and "a.mkv" in note
+    assert "s of the sound of '" in note and "a.mkv" in note
+
+
+def test_sound_that_ends_early_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(sound.Sound, "stated_end", 20)
+    outcome = recognised(videos.write_tracks(tmp_path / "a.mkv", Track(beeps(12, s11=300))))
+    assert texts(outcome) == ["300"]
+    [note] = outcome.notes
+    assert note.endswith("a.mkv' ends at 12.0 s of the 20.0 s stated in the file")
+
+
+@pytest.mark.parametrize(
+    ("facts", "end"),
+    [
+        ({}, ""),
+        ({"stated_end": 10.9}, ""),
+        ({"stated_end": 11.1}, "ends at 10.0 s of the 11.1 s stated in the file"),
+        ({"stated_end": 12, "stopped": "x"}, "ends at 10.0 s of the 12.0 s stated in the file (x)"),
+        ({"position": 100 * RATE, "stated_end": 101.9}, ""),
+        ({"position": 100 * RATE, "stated_end": 102.1},
+         "ends at 100.0 s of the 102.1 s stated in the file"),
+        ({"stated_end": None, "stopped": "x"}, "ends at 10.0 s (x)"),
+        ({"packets": 0, "decoded": 0}, ""),
+    ],
+)  # fmt: skip
+def test_end_of_sound_is_compared_with_the_stated_length(facts, end):
+    whole = {"packets": 9, "decoded": 10, "position": 10 * RATE, "stated_end": 10.0, "stopped": ""}
+    state = recognition._new_track()
+    recognition._check_decoded(None, SimpleNamespace(**whole | facts), state)
+    assert state["end"] == end
+
+
+def test_sound_that_cannot_be_decoded_is_refused():
+    audio = SimpleNamespace(packets=9, decoded=0)
+    with pytest.raises(VideoError, match="a.mkv.*9 packets of sound, none of which can be decoded"):
+        recognition._check_decoded(SimpleNamespace(path=Path("a.mkv")), audio, {})
 
 
 @pytest.mark.slow  # it takes seconds
@@ -243,19 +372,45 @@ def test_track_is_the_default_or_of_the_language(tmp_path, default, settings, ex
 
 def test_english_model_hears_the_english_track(tmp_path):
     outcome = recognised(two_languages(tmp_path / "a.mkv"), Model(["en"]))
-    assert texts(outcome) == ["900"]
+    assert texts(outcome) == ["900"] and outcome.notes == []
+
+
+def test_track_of_the_given_language_precedes_the_default(tmp_path):
+    path = two_languages(tmp_path / "a.mkv", default=1)
+    assert texts(recognised(path, language="de")) == ["300"]
 
 
 @pytest.mark.parametrize("how", ["tagged", "unsure", "improbable"])
 def test_other_language_is_not_kept_by_an_english_model(tmp_path, how):
-    language = "ger" if how == "tagged" else ""
-    path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(4, s1=300), language=language))
+    tracks = [Track(beeps(4, s1=300), language="ger" if how == "tagged" else "", is_default=True)]
+    if how == "tagged":
+        tracks.insert(0, Track(beeps(4), language="fre"))
+    path = videos.write_tracks(tmp_path / "a.mkv", *tracks)
     certainty = {"avg_logprob": -0.8} if how == "improbable" else {"temperature": 1.0}
     model = Model(["en"], **certainty)
     outcome = recognised(path, model)
     assert outcome.result == "in another language" and outcome.cues == [] and outcome.notes
-    assert bool(model.calls) == (how != "tagged")
+    assert bool(model.calls) == (how != "tagged") == ("'ger'" not in outcome.notes[0])
     assert texts(recognised(path, model, language="en")) == ["300"]
+
+
+def test_tags_of_tracks_are_compared_as_languages():
+    is_language = {tag: recognition._is_language(tag) for tag in ("", "ger", "en-us", "track1")}
+    assert is_language == {"": False, "ger": True, "en-us": True, "track1": False}
+    for tag, same in (("ger", True), ("de-AT", True), ("dut", False), ("a b!", False)):
+        assert recognition._same_language("de", tag) == same
+
+
+def test_english_model_without_a_language_is_warned_of(monkeypatch):
+    monkeypatch.setattr(recognition, "load_ocr", lambda: "ocr")
+    monkeypatch.setattr(
+        recognition, "load_speech", lambda *settings: recogniser(Model([settings[0]]))
+    )
+    for model, language, lines in (("en", "", 1), ("en", "en", 0), ("de", "", 0)):
+        told = []
+        ocr, speech = recognition.load_all(True, model, language, "default", told.append)
+        assert ocr == "ocr" and speech.source == "speech" and len(told) == lines
+    assert recognition.load_all(False, None, "", "default", print) == []
 
 
 def test_same_words_of_two_tracks_are_one_cue(tmp_path):
@@ -393,8 +548,6 @@ def test_failure_is_named_and_tried_again(index, model, capsys, error):
 
 
 def test_disk_error_of_the_sound_is_a_failure(index, model, capsys, monkeypatch):
-    from hlformer_jax.video import sound
-
     def failing(self):
         yield from packets(self)
         self.stopped, self.stopped_by_disk = "cannot be read (Input/output error)", True
@@ -484,17 +637,10 @@ def test_progress_shows_the_seconds_of_the_video(index, model):
     assert seconds == sorted(seconds) and len(set(seconds)) >= 4 and seconds[-1] > 29
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ([], "--ocr"),
-        (["--speech=nope"], "expected one of: tiny, small"),
-        (["--speech=/models/nope"], "'/models/nope' is not a folder: give an existing folder"),
-        (["--speech=models/nope"], "there is no such folder, and it is not fetched"),
-        (["--speech=small", "--language=xx"], "'xx'"),
-    ],
-)
-def test_unknown_model_or_language_is_refused(tmp_path, films, monkeypatch, capsys, options, word):
+@pytest.fixture
+def whisper(monkeypatch):
+    """A package faster-whisper that knows every model but those named "nope"."""
+
     def load(name, compute_type):
         if "nope" in name:
             raise ValueError(f"Invalid model size '{name}',\nexpected one of: tiny, small")
@@ -505,6 +651,33 @@ def test_unknown_model_or_language_is_refused(tmp_path, films, monkeypatch, caps
     vad.VadOptions = vad.get_speech_timestamps = dict
     monkeypatch.setitem(sys.modules, "faster_whisper", module)
     monkeypatch.setitem(sys.modules, "faster_whisper.vad", vad)
+    return vad
+
+
+def test_voice_detector_separates_at_silences_and_adds_no_sound(whisper):
+    used = {}
+    whisper.VadOptions = lambda **options: used.update(options) or used
+    whisper.get_speech_timestamps = lambda samples, options: [
+        {"start": len(samples), "end": options["min_silence_duration_ms"]}
+    ]
+    for language in ("", "de"):
+        speech = recognition.load_speech("small", language)
+        assert speech._find_speech(np.zeros(5, np.float32)) == [(5, 300)]
+    assert used == {"min_silence_duration_ms": 300, "speech_pad_ms": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ([], "--ocr"),
+        (["--speech=nope"], "expected one of: tiny, small"),
+        (["--speech=/models/nope"], "'/models/nope' is not a folder: give an existing folder"),
+        (["--speech=models/nope"], "there is no such folder, and it is not fetched"),
+        (["--speech=small", "--language=xx"], "'xx'"),
+    ],
+)
+@pytest.mark.usefixtures("whisper")
+def test_unknown_model_or_language_is_refused(tmp_path, films, capsys, options, word):
     assert transcribe(archive.indexed(tmp_path / "index", films), *options) == 1
     [line] = [line for line in capsys.readouterr().err.splitlines() if line]
     assert word in line
@@ -540,6 +713,35 @@ def test_a_video_without_text_is_counted_and_the_next_is_read(tmp_path):
     with index.running():
         counts = recognition.recognise(index, reader, print)
     assert counts["without text"] == counts["transcribed"] == 1 and not counts["failed"]
+
+
+def blocks(frame):
+    """A blue frame, with a white block that moves every two seconds of 12 frames."""
+    image = np.full((72, 128, 3), (20, 40, 200), np.uint8)
+    image[20:40, 24 * (frame // 24) : 24 * (frame // 24) + 16] = 255
+    return image
+
+
+def test_cue_lasts_as_long_as_its_text_is_seen(tmp_path):
+    path = videos.write(tmp_path / "a.mp4", paint=lambda frame: blocks(min(frame, 95)), frames=120)
+    texts, read = iter([None, ("PLATFORM", " SEVEN\n"), ("PLATFORM SEVEN",), ("Lisbon",)]), []
+
+    def engine(image):
+        read.append(image)
+        return SimpleNamespace(txts=next(texts))
+
+    work = recognition.TextRecogniser(engine, "0").recognise(path, None)
+    steps = []
+    while True:
+        try:
+            steps.append(next(work))
+        except StopIteration as stop:
+            outcome = stop.value
+            break
+    assert outcome == ("transcribed", [(2, 6, "PLATFORM SEVEN"), (6, 10, "Lisbon")], [])
+    assert [(step.position, step.duration) for step in steps] == [(2 * i, 10) for i in range(5)]
+    assert len(read) == 4  # the last of the five frames looks like the one before
+    np.testing.assert_allclose(read[0][60, 100], (200, 40, 20), atol=12)  # BGR, as OpenCV has it
 
 
 @pytest.mark.slow  # it takes seconds

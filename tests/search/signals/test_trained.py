@@ -1,6 +1,7 @@
 """Trained models as rankers."""
 
 import json
+import shutil
 
 import archive
 import jax
@@ -11,12 +12,14 @@ from tiny import configuration, write_run
 
 from hlformer_jax import models
 from hlformer_jax.config import default
+from hlformer_jax.data import split
 from hlformer_jax.data.sources import extracted
 from hlformer_jax.errors import SearchError
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.index.records import Threshold
 from hlformer_jax.search.signals import trained
 from hlformer_jax.search.signals.transcript import passages, transcripts
+from hlformer_jax.training import checkpoints
 from hlformer_jax.training.loaded_run import LoadedRun
 
 FRAMES = (3, 8, 21, 14, 1)
@@ -102,6 +105,21 @@ def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_p
         np.testing.assert_allclose(ranker.over_time(1, arrays, query)[:7], expected, atol=2e-5)
 
 
+def test_videos_are_prepared_as_for_training():
+    data = configuration("gmmformer_v2").data
+    rng = np.random.default_rng(0)
+    vectors = [rng.normal(size=(count, data.visual_dim)).astype(np.float16) for count in (3, 21)]
+    found = trained.videos_of(vectors, data, 3)
+    for i, rows in enumerate(vectors):
+        record = split.VideoRecord("", rows.astype(np.float32), [], [], rows[:0], np.zeros(0, int))
+        example = split.transform(record, data.max_clips, data.max_frames, data.max_words)
+        np.testing.assert_array_equal(found.clips[i], example.clips)
+        np.testing.assert_array_equal(found.frames[i][found.frame_mask[i]], example.frames)
+    assert found.mask.tolist() == [True, True, False]
+    assert found.frame_mask.sum(1).tolist() == [3, data.max_frames, 0]
+    assert not found.clips[2].any() and not found.frames[~found.frame_mask].any()
+
+
 def test_the_encoder_of_a_run_is_loaded_from_the_first_place_that_exists(tmp_path):
     run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
     note = run / "features" / extracted.ENCODER
@@ -134,6 +152,34 @@ def test_model_of_the_last_token_reads_it_of_every_text(index, tmp_path):
     library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
     short, long = (library.query(text) for text in ("blue", "red green yellow white blue"))
     assert long.warnings == [] and [hit.score for hit in long] == [hit.score for hit in short]
+
+
+def test_encodings_are_of_the_current_videos_and_parameters(index, tmp_path):
+    config = configuration("clip4clip_meanp", **{"model.glance": False})
+    run = write_run(tmp_path / "run", config)
+
+    def scores():
+        at = Index.open(index.directory)
+        ranker = trained.Trained(run, at, list(at.records().values()))
+        found = ranker.scores(ranker.encode(archive.Encoder(), "red"))
+        return dict(zip(at.records(), found.tolist(), strict=True))
+
+    before = scores()
+    params = jax.tree.map(
+        lambda x: x + 0.1 * np.cos(np.arange(x.size)).reshape(x.shape).astype(x.dtype),
+        tiny.params(config),
+    )
+    shutil.rmtree(run / "checkpoints")
+    checkpoints.save_params(run / "checkpoints" / "best", params, {"epoch": 1})
+    retrained = scores()
+    assert not set(retrained.values()) & set(before.values())
+    shutil.rmtree(index.directory / "packed")
+    assert scores() == retrained
+    archive.random_film(tmp_path / "films" / "1.film", FRAMES[1], seed=9)
+    archive.fill(Index.open(index.directory))
+    replaced = scores()
+    shutil.rmtree(index.directory / "packed")
+    assert scores() == replaced and len(set(replaced) - set(retrained)) == 1
 
 
 def test_model_has_no_warning_about_the_threshold_of_a_ranker(index, tmp_path):

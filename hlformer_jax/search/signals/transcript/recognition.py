@@ -376,7 +376,7 @@ class SpeechRecogniser:
                 track_state[kind] += segment.end - segment.start
                 words += [
                     Word(float(word.start) + shift, float(word.end) + shift, word.word)
-                    for word in segment.words or ()
+                    for word in segment.words
                 ]
         return words
 
@@ -395,7 +395,7 @@ def _new_track() -> dict[str, Any]:
 
 def _is_language(tag: str) -> bool:
     """Return whether a track's tag names a language."""
-    return bool(tag) and optional("langcodes", "search").tag_is_valid(tag)
+    return bool(optional("langcodes", "search").tag_is_valid(tag))
 
 
 def _same_language(language: str, tag: str) -> bool:
@@ -495,9 +495,8 @@ def _split(
 
         place = min(range(onset + 1, len(sentence)), key=distance, default=0)
         if place and distance(place) < 0.5 + (voice - silence) / 2:
-            first, rest = sentence[onset:place], sentence[place:]
-            if min(silence - first[0].start, rest[-1].end - voice) >= MIN_PART:
-                yield first
+            if min(silence - sentence[onset].start, sentence[-1].end - voice) >= MIN_PART:
+                yield sentence[onset:place]
                 onset = place
     yield sentence[onset:]
 
