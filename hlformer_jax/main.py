@@ -55,12 +55,10 @@ COORDINATOR = flags.DEFINE_string(
 PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes of this run.")
 PROCESS = flags.DEFINE_integer("process", 0, "Index of this process, from 0.")
 QUERY = flags.DEFINE_multi_string(
-    "query", [], "query: a sentence to rank videos for (may be repeated). Needs --encoder."
+    "query", [], "query: a sentence to rank videos for; needs --encoder"
 )
 CAPTION = flags.DEFINE_multi_string(
-    "caption",
-    [],
-    "query: id of a caption of the split to rank videos for, by its prepared features.",
+    "caption", [], "query: id of a caption of the split, to rank videos by its prepared features"
 )
 ENCODER = flags.DEFINE_string(
     "encoder", None, "query: hub id or folder of the encoder that made the captions' features."
@@ -74,7 +72,7 @@ EMBEDDINGS = flags.DEFINE_string(
     "embeddings", None, "evaluate: write the embeddings of the test split to this .npz file."
 )
 MEMBER = flags.DEFINE_multi_string(
-    "member", [], "ensemble: a score file that --scores wrote (give two or more)."
+    "member", [], "ensemble: a score file that --scores wrote (give two or more)"
 )
 OVERWRITE = flags.DEFINE_bool(
     "overwrite",

@@ -87,7 +87,7 @@ DATA_SET_TITLES = {"anet": "ActivityNet Captions", "charades": "Charades-STA", "
 
 PRESETS: Mapping[str, Values] = {
     "corrected": {},
-    # The released code: differences A2 and A9 to A18 from the paper.
+    # The released code.
     "released": {
         "model": {
             "scale": 100.0,

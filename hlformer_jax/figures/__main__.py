@@ -19,13 +19,11 @@ from hlformer_jax.errors import UserError, describe
 from hlformer_jax.text import suggestion
 
 WORKDIR = flags.DEFINE_multi_string(
-    "workdir",
-    [],
-    "Directory of a finished run (may be repeated, to show several runs side by side).",
+    "workdir", [], "Directory of a finished run; several runs are shown side by side"
 )
 OUT = flags.DEFINE_string("out", None, "Directory for the figures (default: WORKDIR/figures).")
 OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace existing figures.")
-VIDEO = flags.DEFINE_multi_string("video", [], "Id of a video to show (may be repeated).")
+VIDEO = flags.DEFINE_multi_string("video", [], "Id of a video to show")
 SPLIT = flags.DEFINE_enum(
     "split", "test", ["train", "val", "test"], "Split whose videos are shown."
 )

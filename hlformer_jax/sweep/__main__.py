@@ -35,12 +35,8 @@ WORKDIR = flags.DEFINE_string(
 OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Replace existing tables and plots, even if the sweep did not write them."
 )
-ONLY = flags.DEFINE_multi_string(
-    "only", [], "Train only this variant, by its name in the table (may be repeated)."
-)
-EXCEPT = flags.DEFINE_multi_string(
-    "except", [], "Leave out this variant, by its name in the table (may be repeated)."
-)
+ONLY = flags.DEFINE_multi_string("only", [], "Train only this variant, by its name in the table")
+EXCEPT = flags.DEFINE_multi_string("except", [], "Leave out this variant, by its name in the table")
 TASK = flags.DEFINE_integer("task", None, "Index of this task, from 0 (default: from Slurm).")
 TASKS = flags.DEFINE_integer(
     "tasks", None, "Number of tasks that share the sweep (default: from Slurm)."

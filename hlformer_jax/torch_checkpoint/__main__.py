@@ -1,4 +1,8 @@
-"""The command `python -m hlformer_jax.torch_checkpoint best.ckpt OUT`."""
+"""The command `python -m hlformer_jax.torch_checkpoint best.ckpt OUT`.
+
+Converts the authors' checkpoint best.ckpt to the directory OUT, and prints the command that
+evaluates it. --checkpoint and --init of hlformer_jax.main take OUT.
+"""
 
 import sys
 from collections.abc import Sequence

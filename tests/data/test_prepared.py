@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import doctest
 import errno
 import os
 import pickle
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import corpora
@@ -20,7 +18,6 @@ import numpy as np
 import pytest
 from corpora import assert_prepared, assert_refused, feature, read_all, warnings_of
 
-from hlformer_jax.data import dataset
 from hlformer_jax.data import prepared as module
 from hlformer_jax.data.prepared import prepare
 from hlformer_jax.data.sources.protocol import (
@@ -458,9 +455,6 @@ def test_write_that_the_system_refuses_is_an_error_of_the_system(tiny, write, tm
 # Sources
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "data.md"
-
-
 class Toy(Source, Reader):
     """Two videos a split, of three frames and two words."""
 
@@ -490,15 +484,6 @@ class Toy(Source, Reader):
 
     def read_words(self, caption_id):
         return np.ones((2, 2), np.float32)
-
-
-def test_the_guide_to_adding_a_data_set_runs_as_it_stands(tmp_path, monkeypatch):
-    monkeypatch.setattr(dataset, "SOURCES", {})
-    names = {"folder": str(tmp_path)}
-    results = doctest.testfile(
-        str(GUIDE), module_relative=False, globs=names, raise_on_error=True, encoding="utf-8"
-    )
-    assert results.attempted >= 10 and results.failed == 0
 
 
 WRONG = {

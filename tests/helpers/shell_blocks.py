@@ -7,6 +7,7 @@ comment before it, `<!-- not run: REASON -->`, says that it cannot be executed b
 import functools
 import re
 import shlex
+import textwrap
 import tomllib
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ PROGRAMS = ("bash", "python", ".venv/bin/python", "sbatch", "pip", "source", "hl
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _BLOCK = re.compile(
-    r"(?:<!-- not run: (?P<reason>[^>]+) -->\n+)?"
+    r"(?: *<!-- not run: (?P<reason>[^>]+) -->\n+)?"
     r"(?P<body>(?:^```(?:bash|sh|console|shell)\n(?:.*\n)*?^```$)|(?:^(?: {4}.*\n)+))",
     re.MULTILINE,
 )
@@ -56,10 +57,8 @@ def blocks(page):
     content = _FENCED.sub(lambda match: re.sub(r"[^\n]+", "", match[0]), content)
     shell_blocks = []
     for match in _BLOCK.finditer(content):
-        body = match["body"]
-        lines = [line.removeprefix("    ") for line in body.splitlines()]
-        if body.startswith("```"):
-            lines = body.splitlines()[1:-1]
+        body = textwrap.dedent(match["body"])  # a list has indented fences
+        lines = [line for line in body.splitlines() if not line.startswith("```")]
         if lines and lines[0].startswith(PROGRAMS):
             line = content.count("\n", 0, match.start("body")) + 1
             name = str(page.relative_to(ROOT))

@@ -233,7 +233,7 @@ def test_terms_do_not_depend_on_the_order_of_items():
     assert other == pytest.approx(one, rel=2e-6)
 
 
-# --- A9, A10, A13, A14 ----------------------------------------------------------------------------
+# --- printed, released and corrected forms --------------------------------------------------------
 def _perfect():
     """Levels at radii .8, .6 and .4, and leaves in time order along the direction of time."""
     unit = DIRECTION / np.linalg.norm(DIRECTION)
@@ -279,7 +279,7 @@ def test_released_form_ignores_the_right_child():
 
 
 def test_time_direction_reverses_with_left_and_right():
-    # A13: which end of the direction is early is a choice of names.
+    # Which end of the direction is early is a choice of names.
     points, batch = _points(), _trees((1, 3))
     rows = batch.subtrees.nodes[:, [0, 2, 1]]
     turned = batch._replace(subtrees=batch.subtrees._replace(nodes=rows))

@@ -3,7 +3,7 @@
 A `Source` identifies a data set. It is cheap to make and reads no features. The files of the data
 set may even be missing if it was prepared before. A `Reader` is the opened data set: the
 preparation asks it for all sizes first, then for the features of each video, in the order of its
-splits. docs/data.md shows how to write both.
+splits. docs/research.md shows how to write both.
 
 A data set may also have a teacher, a model that compares sentences with frames. A loss distils the
 teacher's features of the training split. The source then has `teacher_dim`, the width of the

@@ -205,8 +205,8 @@ class TestServer:
             archive.film(tmp_path / "films" / f"{i}.film", colours)
         index = archive.indexed(tmp_path / "index", tmp_path / "films")
         opened(index, address).upload()
-        ranker = Untrained("best_frame", index, None)
-        stored = postgres.Stored(Store(address), ranker, index, list(index.contents()))
+        ranker = UntrainedRanker("best_frame", index, None)
+        stored = postgres.StoreRanker(Store(address), ranker, index, list(index.contents()))
         scores = stored.best(ranker.encode(archive.Encoder(), "red"), 1, np.ones(4, bool))
         assert sorted(np.isfinite(scores)) == [False, True, True, True]
 
