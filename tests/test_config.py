@@ -192,6 +192,15 @@ def test_name_of_another_family_is_refused():
         check(config)
 
 
+@pytest.mark.parametrize("section", [{}, {"epochs": 3}])
+def test_section_without_its_fields(section):
+    config = default()
+    with config.unlocked():
+        config.train = section
+    with pytest.raises(ConfigError, match="config.train.baseline is missing: .*set single fields"):
+        check(config)
+
+
 # Models and data sets.
 
 
