@@ -11,6 +11,7 @@ text of a parent is encoded as one text. The colon is followed by the folder, an
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import PRESETS, ConfigError, default, preset, variant
+from hlformer_jax.config.fields import look_up
 from hlformer_jax.data.sources.extracted import COLLECTION, contents
 
 
@@ -38,5 +39,6 @@ def get_config(name: str = "") -> ConfigDict:
     config.train.epochs = 30
     config.train.batch_size = 32
     for option in options:
+        look_up("form or size", option, {**PRESETS, "debug": {}})
         config = preset(config, option) if option in PRESETS else variant(config, option)
     return config

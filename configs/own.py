@@ -13,6 +13,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from hlformer_jax.config import DATA_SETS, DEFINITIONS, ConfigError, load, of_model, variant
+from hlformer_jax.config.fields import look_up
 from hlformer_jax.data.sources.extracted import COLLECTION, contents
 
 
@@ -21,9 +22,10 @@ def get_config(name: str = "") -> ConfigDict:
     folder, *options = name.split(",")
     if not folder:
         raise ConfigError("name the folder of features: --config=configs/own.py:DIR")
+    for option in options:
+        look_up("model, data set or size", option, {**DEFINITIONS, **DATA_SETS, "debug": {}})
     models = [option for option in options if option in DEFINITIONS]
     data_sets = [option for option in options if option in DATA_SETS]
-    sizes = [option for option in options if option not in DEFINITIONS | DATA_SETS]
     model = models[-1] if models else "hlformer"
     if data_sets:
         config = load(Path(__file__).parent / "clip.py", f"{model}-{data_sets[-1]}")
@@ -42,6 +44,4 @@ def get_config(name: str = "") -> ConfigDict:
     config.data.text_dim = features["text_dim"]
     config.data.max_words = features["max_words"]
     config.eval.moments = "data"
-    for size in sizes:
-        config = variant(config, size)
-    return config
+    return variant(config, "debug" if "debug" in options else "")

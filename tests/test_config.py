@@ -192,6 +192,15 @@ def test_name_of_another_family_is_refused():
         check(config)
 
 
+@pytest.mark.parametrize("section", [{}, {"epochs": 3}])
+def test_section_without_its_fields(section):
+    config = default()
+    with config.unlocked():
+        config.train = section
+    with pytest.raises(ConfigError, match="config.train.baseline is missing: .*set single fields"):
+        check(config)
+
+
 # Models and data sets.
 
 
@@ -264,6 +273,9 @@ def test_debug_size_keeps_losses_and_stays_locked():
 # Files.
 
 
+LOCKED = "from hlformer_jax.config import default\n\ndefault().model.{}"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -273,6 +285,9 @@ def test_debug_size_keeps_losses_and_stays_locked():
         ("alone.py", "get_config = lambda: {}", "no variant 'debug'"),
         ("syntax.py", "\ndef get_config(:", "syntax.py:2: SyntaxError"),
         ("fails.py", "\n\nx = undefined", "fails.py:3: x = undefined: name 'undefined' is not"),
+        ("lacks.py", "import lacking", r"No module named 'lacking' \(ModuleNotFoundError\)"),
+        ("locked.py", LOCKED.format("drpout = 1"), r': Key "drpout" .* is locked. \(Attr'),
+        ("missing.py", LOCKED.format("drpout"), r": 'drpout' Did you mean \"dropout\" .*\? \(Attr"),
     ],
 )
 def test_broken_configuration_file_is_named(tmp_path, name, content, message):

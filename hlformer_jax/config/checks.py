@@ -6,7 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from hlformer_jax.config.definitions import DEFINITIONS, debug, of_model
-from hlformer_jax.config.fields import PRVR, family_of, flat, leaves
+from hlformer_jax.config.fields import FIELDS, PRVR, family_of, flat, leaves
 from hlformer_jax.config.names import field_suggestion
 from hlformer_jax.errors import ConfigError
 from hlformer_jax.text import suggestion
@@ -21,14 +21,15 @@ def check(config: ConfigDict) -> None:
     """
     family = family_of(config)
     expected, present = {name for name, _ in leaves(family)}, set(flat(config))
-    for name in sorted(present - expected):
+    for name in sorted(present - expected - set(FIELDS[family])):  # a section may be empty
         raise ConfigError(
             f"config.{name}: there is no such field{field_suggestion(name, expected)}"
         )
     for name in sorted(expected - present):
         start = "" if family == "prvr" else repr(family)
         raise ConfigError(
-            f"config.{name} is missing: start from hlformer_jax.config.default({start})"
+            f"config.{name} is missing: start from hlformer_jax.config.default({start}), and set"
+            " single fields, such as config.train.epochs"
         )
     if owner := _owner_of_blocks(config):
         name = config.model.name

@@ -350,13 +350,15 @@ def leaves(family: str = "prvr") -> Iterator[tuple[str, Field]]:
 def flat(fields: Mapping[str, Any] | ConfigDict, section: str = "") -> dict[str, Any]:
     """Return nested values by their full names, such as "model.dropout".
 
+    A section without fields is a value, so that a wrong name of a section is found.
+
     Args:
       fields: sections and values.
       section: prefix of the names.
     """
     values: dict[str, Any] = {}
     for key, value in fields.items():
-        is_section = isinstance(value, Mapping | ConfigDict)
+        is_section = isinstance(value, Mapping | ConfigDict) and value
         values |= flat(value, f"{section}{key}.") if is_section else {f"{section}{key}": value}
     return values
 

@@ -72,13 +72,14 @@ def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:
 
 
 def fault(path: Path, error: Exception) -> str:
-    """Return the line of a Python file that failed, and the first line of its error."""
+    """Return the line of a Python file that failed, and the first 200 characters of its error."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"
-    # ml_collections quotes an error within an error, and lists all fields.
-    reason = (str(error).strip().splitlines() or [kind])[0]
-    reason = reason.partition(" Other fields present")[0].strip("\"'")[:200]
+    # ml_collections puts an error into another, and lists all fields. A KeyError quotes its text.
+    cause = next((x for x in error.args if isinstance(x, Exception)), error)
+    text = str(cause.args[0] if isinstance(cause, KeyError) and cause.args else cause)
+    reason = " ".join(text.split()).partition(" Other fields present")[0][:200] or kind
     lines = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

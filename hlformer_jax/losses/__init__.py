@@ -7,7 +7,8 @@
 Padding never changes a value or a gradient. The training loss of a model is a weighted sum of such
 terms. `config.loss` has their weights, constants and options. Weights and constants are arguments
 of the compiled step, so that a changed number does not compile it again. Options (texts and flags)
-are part of the compiled program.
+are part of the compiled program. A loss compares all items of a batch: on a mesh with explicit
+axes, call `jax.sharding.auto_axes(loss, out_sharding=jax.P())`.
 """
 
 from collections.abc import Mapping

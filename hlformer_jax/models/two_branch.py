@@ -261,7 +261,10 @@ class TwoBranch(nn.Module):
             self.frame_branch = Branch(options, self.num_layers)
             if options.video_level:
                 self.video_pooling = AttentionPooling()
-        self.weight_token = FUSIONS[options.fusion].make_token(self, options.hidden_size)
+        self.weight_token = None
+        if FUSIONS[options.fusion].uses_token:
+            normal = nn.initializers.normal(1.0)
+            self.weight_token = self.param("weight_token", normal, (options.hidden_size,))
         self.attention_curv = None
         if options.shared_curvature:
             self.attention_curv = self.param("attention_curv", nn.initializers.zeros, ())

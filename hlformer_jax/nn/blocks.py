@@ -2,7 +2,7 @@
 
 Dense layers compute in `dtype`, softmax and geometry always in float32. `FUSIONS` maps the names in
 `config.model.fusion` to the fusions. If a fusion uses a learned token as its query (`uses_token`),
-its `make_token` adds the token to the model's parameters; both branches share the token.
+the token is a parameter of the model, which both branches share.
 """
 
 import dataclasses
@@ -441,19 +441,6 @@ class Fusion(nn.Module):
 
     uses_token: ClassVar[bool] = False
 
-    @classmethod
-    def make_token(cls, model: nn.Module, features: int) -> Float[Array, " H"] | None:
-        """Return the learned token, None if the fusion uses no token.
-
-        Args:
-          model: the module to whose parameters the token is added.
-          features: width H of the token.
-        """
-        if not cls.uses_token:
-            return None
-        token: Array = model.param("weight_token", nn.initializers.normal(1.0), (features,))
-        return token
-
     @property
     def cross_options(self) -> BlockOptions:
         """Options of the cross-attention block, whose feed-forward network has width H."""
@@ -569,7 +556,7 @@ FUSIONS: Mapping[str, type[Fusion]] = {
 def _repeat_token(bank: FusionInputs) -> Float[Array, "*batch 1 H"]:
     """Return the token as a sequence of one position for every sequence of the batch."""
     if bank.token is None:
-        raise ValueError("token is None, but this fusion needs the token of Fusion.make_token")
+        raise ValueError("token is None: a fusion with uses_token needs the model's learned token")
     shape = (*bank.inputs.shape[:-2], 1, bank.inputs.shape[-1])
     return jnp.broadcast_to(bank.token.astype(bank.inputs.dtype), shape)
 

@@ -807,27 +807,34 @@ def _replace_near(
     flat_near = is_near.reshape(-1)
 
     @jax.checkpoint
-    def pair_values(pair: Array) -> Array:
-        """Return exact values of the pairs at the given indices of the flattened result."""
-        batch = pair // (rows * columns)
-        first, second = pair // columns, batch * columns + pair % columns
+    def pair_values(row: Array, column: Array) -> Array:
+        """Return exact values of pairs; rows of all batch elements are numbered consecutively."""
+        batch = row // rows
         take = functools.partial(jnp.take, axis=0, mode="fill", fill_value=1)
-        return exact(take(x, first), take(y, second), take(c, batch))
+        return exact(take(x, row), take(y, batch * columns + column), take(c, batch))
 
     @jax.checkpoint
     def replace_listed(by_product: jax.Array) -> jax.Array:
         (pair,) = jnp.nonzero(flat_near, size=capacity, fill_value=count)
-        return by_product.at[pair].set(pair_values(pair), mode="drop")
+        values = pair_values(pair // columns, pair % columns)
+        return by_product.at[pair].set(values, mode="drop")
 
     @jax.checkpoint
     def replace_by_rows(by_product: jax.Array) -> jax.Array:
-        indices = jnp.arange(count).reshape(-1, columns)
-        return jnp.where(flat_near, jax.lax.map(pair_values, indices).reshape(-1), by_product)
+        def row_values(row: Array) -> Array:
+            return pair_values(jnp.full(columns, row), jnp.arange(columns))
+
+        values = jax.lax.map(row_values, jnp.arange(len(x)))
+        return jnp.where(flat_near, values.reshape(-1), by_product)
 
     by_product = by_product.reshape(-1)
     if capacity == count:
-        return jnp.where(flat_near, pair_values(jnp.arange(count)), by_product).reshape(shape)
+        pair = jnp.arange(count)
+        values = pair_values(pair // columns, pair % columns)
+        return jnp.where(flat_near, values, by_product).reshape(shape)
     near_count = jnp.sum(flat_near, dtype=jnp.int32)
     case = jnp.where(near_count == 0, 0, jnp.where(near_count <= capacity, 1, 2))
+    if count > jnp.iinfo(jnp.int32).max:  # the number and the indices of near pairs overflow
+        case, replace_listed = jnp.where(jnp.any(flat_near), 2, 0), replace_by_rows
     branches = (lambda values: values), replace_listed, replace_by_rows
     return jax.lax.switch(case, branches, by_product).reshape(shape)

@@ -11,8 +11,6 @@ References:
   Riemannian adaptive optimization methods, ICLR 2019.
 """
 
-import contextlib
-import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -59,9 +57,6 @@ COORDINATE_STATES = frozenset(
 )
 """States of optax transformations that compute with the coordinates of parameters: refused."""
 
-COORDINATE_TRANSFORMATIONS = frozenset(("keep_params_nonnegative",))
-"""Further transformations of that kind, whose states do not identify them."""
-
 
 class ManifoldError(UserError, ValueError):
     """Raised for a parameter that is not a point, or an optimiser that cannot be Riemannian."""
@@ -93,6 +88,7 @@ def riemannian(
     Moments are found in every wrapper of optax. Two kinds of optimisers are refused: those whose
     state has a field that is not known to be a vector or a magnitude, and wrappers that compute
     with the coordinates of points (lookahead, SAM, line searches, schedule-free optimisers).
+    `optax.keep_params_nonnegative`, which a state does not show, has no meaning for points.
 
     Args:
       optimizer: an optax optimiser, wrapped or not, with its learning rate. For points it computes
@@ -155,7 +151,6 @@ def riemannian(
         return y - x
 
     def init(params: Params) -> optax.OptState:
-        _refuse_coordinate_transformations(optimizer.update)
         spaces = spaces_of(params)
         positions = map_points(position, spaces, params)
         state = optimizer.init(positions)
@@ -348,40 +343,6 @@ def _refuse_coordinate_states(state: optax.OptState) -> None:
                 f"riemannian: {type(node).__name__} is not supported, because it computes"
                 " with the coordinates of points"
             )
-
-
-def _refuse_coordinate_transformations(update: Any) -> None:
-    """Refuse an update function whose closures contain one of `COORDINATE_TRANSFORMATIONS`.
-
-    Raises:
-      ManifoldError: for such a transformation, in any wrapper of optax.
-    """
-    remaining, visited = [update], set()
-    while remaining:
-        value = remaining.pop()
-        if id(value) in visited:
-            continue
-        visited.add(id(value))
-        if isinstance(value, tuple | list):
-            remaining.extend(value)
-        elif isinstance(value, dict):
-            remaining.extend(value.values())
-        elif inspect.isfunction(value):
-            maker = value.__qualname__.partition(".")[0]
-            is_optax = str(value.__module__).startswith("optax")
-            if is_optax and maker in COORDINATE_TRANSFORMATIONS:
-                raise ManifoldError(
-                    f"riemannian: {maker} is not supported, because it computes with the"
-                    " coordinates of points"
-                )
-            for cell in value.__closure__ or ():
-                with contextlib.suppress(ValueError):  # an empty cell
-                    remaining.append(cell.cell_contents)
-        elif inspect.ismethod(value):
-            remaining.append(value.__func__)
-            remaining.extend(getattr(value.__self__, "__dict__", {}).values())
-        elif isinstance(value, optax.MultiSteps):
-            remaining.extend(vars(value).values())
 
 
 def _field(state: Any, path: KeyPath) -> str:

@@ -420,6 +420,8 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str) -> None:
     present = flat(config)
     for name, value in flat(fields).items():
         if any(field.startswith(f"{name}.") for field in present):
+            if value == {}:
+                continue
             raise ConfigError(f"{where}: config.{name} is a section, but {value!r} is not")
         if outer := next((field for field in present if name.startswith(f"{field}.")), ""):
             raise ConfigError(f"{where}: config.{outer} is a field, not a section")

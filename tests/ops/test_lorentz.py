@@ -381,6 +381,13 @@ def test_the_dtype_is_that_of_the_vector():
     assert jax.eval_shape(lorentz.from_linear, z, jnp.float32(1)).dtype == jnp.bfloat16
 
 
+def test_a_linear_map_in_float16_does_not_overflow():
+    z = jnp.asarray([[20.0, 300, -400]], jnp.float16)
+    point = lorentz.from_linear(z, jnp.log(jnp.float32(1000)))
+    assert point.dtype == jnp.float16
+    np.testing.assert_allclose(point, [[1001.1, 600.66, -800.88]], rtol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("passed", [-1.0, -0.01, 0.0, 0.01, 1.0])
 @pytest.mark.parametrize("distance", [2.0, 5.0, 10.0, 12.0, 15.0])

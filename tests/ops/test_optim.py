@@ -380,12 +380,6 @@ def test_a_wrapped_optimiser_takes_the_steps_of_the_plain_one(name, unwrapped):
     jax.tree.map(close, _run(inside, _gradients()), unwrapped)
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_a_transformation_of_coordinates_is_refused_in_a_wrapper(name):
-    with pytest.raises(ManifoldError, match="keep_params_nonnegative is not supported"):
-        riemannian(WRAPPERS[name](optax.keep_params_nonnegative()), MIXED).init(_start())
-
-
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize(
     "name", slow_but(["partition"], ["MultiSteps", "apply_if_finite", "partition"])

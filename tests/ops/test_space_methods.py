@@ -71,6 +71,12 @@ def test_pairwise_distances_are_those_of_each_pair(name):
     np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-15)
 
 
+def test_more_pairs_than_int32_counts():
+    points = jax.ShapeDtypeStruct((50_000, 3), jnp.float32)
+    distances = jax.eval_shape(Lorentz().pairwise_distance, points, points)
+    assert distances.shape == (50_000, 50_000)
+
+
 @pytest.mark.usefixtures("float64")
 def test_pairwise_distances_of_antipodes_keep_their_digits():
     space = whole(Sphere(C))

@@ -35,6 +35,8 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
             {"variants": {"a": {"model": {"fuson": "mean"}}}},
             "config.model.fuson is unknown; did",
         ),
+        ({"variants": {"a": {"modell": {}}}}, "'a': the field config.modell is unknown"),
+        ({"variants": {"a": {"model": {"name": {}}}}}, "config.model.name is {}: it must be a str"),
         ({"variants": {"a": {"model": 3}}}, "'a': config.model is a section"),
         ({"variants": {"a": {"model": {"name": {"x": 1}}}}}, "'a': config.model.name is a field"),
         ({"variants": {"a": {"model": {"gaze": "yes"}}}}, "must be a bool"),
@@ -66,7 +68,10 @@ def test_a_wrong_sweep_is_one_clear_line(sweep_of, more, message):
 
 def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
     sweep = sweep_of(
-        {"full": {}, "w/ 0.5": {"model": {"fusion": "mean", "euclidean_widths": (0.5,)}}},
+        {
+            "full": {"model": {}},
+            "w/ 0.5": {"model": {"fusion": "mean", "euclidean_widths": (0.5,)}},
+        },
         seeds=(3, 5),
     )
     found = expand(sweep)

@@ -97,6 +97,8 @@ def from_linear(z: Float[Array, "*#batch d"], scale: Float[Array, ""]) -> Float[
     """
     check_floating(z)
     check_vectors(z, least=2)
+    if z.dtype == jnp.float16:  # squares above 65,504 overflow
+        return from_linear(z.astype(jnp.float32), scale).astype(z.dtype)
     time = jax.nn.sigmoid(z[..., :1]) * jnp.exp(scale).astype(z.dtype) + 1.1
     squared_norm = jnp.sum(jnp.square(z[..., 1:]), axis=-1, keepdims=True)
     directed = ~(squared_norm <= jnp.finfo(z.dtype).tiny)  # True for NaN

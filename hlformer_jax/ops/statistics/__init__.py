@@ -17,14 +17,7 @@ from hlformer_jax.ops.statistics.wrapped_normal import (
 )
 
 __all__ = [
-    "lorentz_full_log_density",
-    "lorentz_full_sample",
-    "lorentz_log_density",
-    "lorentz_mean",
-    "lorentz_sample",
-    "poincare_full_log_density",
-    "poincare_full_sample",
-    "poincare_log_density",
-    "poincare_mean",
-    "poincare_sample",
-]
+    "lorentz_full_log_density", "lorentz_full_sample", "lorentz_log_density", "lorentz_mean",
+    "lorentz_sample", "poincare_full_log_density", "poincare_full_sample", "poincare_log_density",
+    "poincare_mean", "poincare_sample",
+]  # fmt: skip

@@ -16,20 +16,7 @@ from hlformer_jax.search.index.roots import find_missing
 from hlformer_jax.search.index.writer import FAVOURITE, Writer, tag_key
 
 __all__ = [
-    "FAVOURITE",
-    "EncoderFacts",
-    "Entry",
-    "Exclusion",
-    "Index",
-    "LockedError",
-    "MissingIndexError",
-    "Record",
-    "ReplacedIndexError",
-    "Stamp",
-    "Threshold",
-    "VideoArrays",
-    "Writer",
-    "find_missing",
-    "split_name",
-    "tag_key",
-]
+    "FAVOURITE", "EncoderFacts", "Entry", "Exclusion", "Index", "LockedError", "MissingIndexError",
+    "Record", "ReplacedIndexError", "Stamp", "Threshold", "VideoArrays", "Writer", "find_missing",
+    "split_name", "tag_key",
+]  # fmt: skip

@@ -155,6 +155,13 @@ def test_missing_or_damaged_file_is_one_line(folder, tmp_path):
         load("configs/own.py")
     with pytest.raises(ConfigError, match="features.json"):
         load("configs/own.py", str(tmp_path))
+    for file, option, meant in (
+        ("own", "hlformr", "hlformer"),
+        ("own", "debugg", "debug"),
+        ("hover_own", "relased", "released"),
+    ):
+        with pytest.raises(ConfigError, match=f"'{option}': use .*; did you mean '{meant}'"):
+            load(f"configs/{file}.py", f"{folder},{option}")
     whole = (folder / "frames.npy").read_bytes()
     for damage in (whole[:200], b"", whole.replace(b"NUMPY", b"NUMPX")):
         (folder / "frames.npy").write_bytes(damage)
