@@ -160,7 +160,7 @@ def test_encodings_are_of_the_current_videos_and_parameters(index, tmp_path):
 
     def scores():
         at = Index.open(index.directory)
-        ranker = trained.Trained(run, at, list(at.records().values()))
+        ranker = trained.TrainedRanker(run, at, list(at.records().values()))
         found = ranker.scores(ranker.encode(archive.Encoder(), "red"))
         return dict(zip(at.records(), found.tolist(), strict=True))
 
