@@ -402,14 +402,15 @@ def test_tags_of_tracks_are_compared_as_languages():
 
 
 def test_english_model_without_a_language_is_warned_of(monkeypatch):
-    monkeypatch.setattr(recognition, "load_ocr", lambda: "ocr")
+    ocr = recogniser(Model(["en"]))
+    monkeypatch.setattr(recognition, "load_ocr", lambda: ocr)
     monkeypatch.setattr(
         recognition, "load_speech", lambda *settings: recogniser(Model([settings[0]]))
     )
     for model, language, lines in (("en", "", 1), ("en", "en", 0), ("de", "", 0)):
         told = []
-        ocr, speech = recognition.load_all(True, model, language, "default", told.append)
-        assert ocr == "ocr" and speech.source == "speech" and len(told) == lines
+        first, speech = recognition.load_all(True, model, language, "default", told.append)
+        assert first is ocr and speech.source == "speech" and len(told) == lines
     assert recognition.load_all(False, None, "", "default", print) == []
 
 
