@@ -22,7 +22,7 @@ from hlformer_jax.config import ConfigError
 from hlformer_jax.data.dataset import Data, open_data, warn_of_other_data
 from hlformer_jax.data.feed import Group, KeptFeed, VideoFeed, fits
 from hlformer_jax.data.sources import synthetic
-from hlformer_jax.data.sources.protocol import SPLITS
+from hlformer_jax.data.sources.protocol import SPLITS, DataError
 from hlformer_jax.data.sources.released.layouts import CLIP_SPACE, keeps_last_row
 from hlformer_jax.data.split import Split
 from hlformer_jax.losses import Terms, numbers, options, retrieval, weighted_sum
@@ -387,10 +387,17 @@ class PRVR:
         """Return the objective; see `Family`.
 
         Raises:
+          DataError: if there is only one training video.
           ConfigError: if the validation split has no caption for the metric `eval.select`.
         """
+        counts = self.data.train.captions_per_video
+        if len(counts) < 2:
+            raise DataError(
+                "the training split has one video: it must have at least 2, because the negatives"
+                " of a caption are the other videos of its batch"
+            )
         self._check_ratio()
-        max_captions = int(self.data.train.captions_per_video.max())
+        max_captions = int(counts.max())
         return build_objective(self._config, self.model, steps_per_epoch, max_captions)
 
     def optimiser(self, total_steps: int) -> optax.GradientTransformation:

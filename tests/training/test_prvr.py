@@ -15,6 +15,7 @@ from hlformer_jax import models
 from hlformer_jax.config import ConfigError
 from hlformer_jax.data.annotations.spans import Span
 from hlformer_jax.data.feed import VideoFeed
+from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.losses import retrieval
 from hlformer_jax.losses.retrieval import Pairs
 from hlformer_jax.retrieval import evaluation
@@ -235,6 +236,12 @@ def test_loss_is_the_weighted_sum_of_its_terms():
     np.testing.assert_allclose(total, weighted, rtol=1e-5)
 
 
+def test_one_training_video_is_refused(tmp_path):
+    config = runs.retrieval(tmp_path / "data", **{"data.synthetic_videos": (1, 4, 5)})
+    with pytest.raises(DataError, match="one video: it must have at least 2"):
+        loop.train(config, tmp_path / "run")
+
+
 @pytest.mark.parametrize(("ratio", "is_refused"), [(0.3, True), (0.6, False)])
 def test_selected_ratio_must_occur_in_the_validation_split(data_dir, ratio, is_refused):
     options = {"eval.select": "ratio=0.4-1/SumR", "eval.moments": "data"}
@@ -242,7 +249,7 @@ def test_selected_ratio_must_occur_in_the_validation_split(data_dir, ratio, is_r
     family.check_trainable()
     spans = [Span(0.0, 10 * ratio, 10.0)]
     family.data = types.SimpleNamespace(
-        train=types.SimpleNamespace(captions_per_video=np.ones(1, int)),
+        train=types.SimpleNamespace(captions_per_video=np.ones(2, int)),
         val=types.SimpleNamespace(caption_spans=lambda: spans),
     )
     if is_refused:
