@@ -29,7 +29,7 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.retrieval import ensemble, evaluation, moments, ranking
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices, processes
-from hlformer_jax.text import suggestion
+from hlformer_jax.text import printable, suggestion
 from hlformer_jax.training import Family, checkpoints, run_directory
 from hlformer_jax.training.prvr import PRVR
 
@@ -461,4 +461,4 @@ def answer(
         report(f"{'rank':>4}  {'score':>7}  {'moment':<17}  video")
         for rank, video in enumerate(videos, 1):
             span = f"{video.start:.1f}–{video.end:.1f} {'s' if video.seconds else '%'}"
-            report(f"{rank:>4}  {video.score:>7.4f}  {span:<17}  {video.video}")
+            report(f"{rank:>4}  {video.score:>7.4f}  {span:<17}  {printable(video.video)}")
