@@ -40,7 +40,7 @@ from benchmarks.measure import Options, Row
 from hlformer_jax import cli, files
 from hlformer_jax.config import ConfigError, check, default, family_of
 from hlformer_jax.data.sources.synthetic import is_synthetic
-from hlformer_jax.errors import UserError
+from hlformer_jax.errors import UserError, describe
 from hlformer_jax.lazy import optional
 from hlformer_jax.runtime import compiler
 
@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
             return cli.fail(f"give one name: {', '.join(PROGRAMS)}, plan, all")
         return _benchmark(names[0])
     except (UserError, OSError) as error:
-        return cli.fail(str(error))
+        return cli.fail(describe(error))
 
 
 def _benchmark(name: str) -> int:
