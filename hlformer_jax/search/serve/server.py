@@ -81,8 +81,11 @@ def serve(
         if manage is None and (allow_hosts or not bound.is_loopback):
             manage = False
         page_host = "127.0.0.1" if bound.is_unspecified else host_name
-        page = f"http://{page_host}:{port}/" + (f"?token={token}" if token else "")
+        address = f":{port}/" + (f"?token={token}" if token else "")
+        page = f"http://{page_host}{address}"
         terminal.show(f"the page is at {page} (Ctrl-C ends it)")
+        if bound.is_unspecified:
+            terminal.show(f"on other machines it is at http://{socket.gethostname()}{address}")
         if not bound.is_loopback:
             who = "with this token" if token else "without a token"
             what = "watch the videos" + (", and index any folder of this machine" if manage else "")

@@ -409,7 +409,9 @@ def test_server_for_other_machines_prints_a_token(served, host):
 
 def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
     told, url, client = served(host="0.0.0.0", no_token=True)
-    assert "token=" not in url and "without a token" in told[1]
+    assert "token=" not in url and "without a token" in told[2]
+    other_machines = f"http://{socket.gethostname()}:{url.rpartition(':')[2]}"
+    assert told[1] == f"on other machines it is at {other_machines}"
     assert client.get("/api/folders").status_code == 200
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
