@@ -101,7 +101,7 @@ def test_packets_of_mp4_text_are_utf8_or_utf16():
         assert [block.text for block in blocks] == texts
 
 
-def test_ttml_track_of_mp4_is_read(tmp_path):
+def test_ttml_track_of_mp4_is_read(tmp_path, monkeypatch):
     with av.open(str(tmp_path / "a.mp4"), "w") as out:
         film, text = out.add_stream("libx264", rate=10), out.add_stream("ttml")
         film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
@@ -118,6 +118,12 @@ def test_ttml_track_of_mp4_is_read(tmp_path):
             out.mux(packet)
     found = read_tracks(tmp_path / "a.mp4")
     assert rows(found) == TWO and found.format == "ttml" and not found.warnings
+    # FFmpeg cannot decode CEA-708 in a track either, which has a packet for each picture.
+    captions = (tmp_path / "a.mp4").read_bytes().replace(b"stpp", b"c708").replace(b"subt", b"clcp")
+    (tmp_path / "b.mp4").write_bytes(captions.replace(b"<tt", b"\xff\xff\xff"))
+    monkeypatch.setattr(reader, "MAX_SUBTITLE_BYTES", 100)
+    found = read_tracks(tmp_path / "b.mp4")
+    assert found.cues == () and not found.warnings
 
 
 def test_ttml_samples_share_a_cue():

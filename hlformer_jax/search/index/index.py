@@ -88,7 +88,7 @@ class _MappedRows(NamedTuple):
     """Embeddings of contents, mapped into memory.
 
     Attributes:
-      matrix: the rows of all contents of the index.
+      matrix: all rows of the files up to the end of the last of the contents.
       generation: number of the files that the rows are in.
       spans: the rows of each of the contents.
       counts: for each of the contents, how many frames share each of its rows; None if none do.

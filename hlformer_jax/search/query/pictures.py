@@ -136,7 +136,8 @@ def _convert_to_rgb(
         ground = Image.new("RGBA", picture.size, GROUND)
         picture = Image.alpha_composite(ground, picture.convert("RGBA"))
     rgb = picture.convert("RGB")
-    if profile:  # such as Display P3 of phones; the frames of videos are in sRGB
+    # The frames of videos are in sRGB, pictures of phones in Display P3. A damaged TIFF has a text.
+    if isinstance(profile, bytes):
         with contextlib.suppress(ImageCms.PyCMSError):  # damaged, or of grey or CMYK
             srgb = ImageCms.createProfile("sRGB")
             ImageCms.profileToProfile(rgb, io.BytesIO(profile), srgb, inPlace=True)

@@ -263,7 +263,7 @@ def _codec(stream: Any) -> str:
     """Return FFmpeg's name of the codec of a track; "" if it is unknown."""
     if stream.codec_context is not None:
         return str(stream.codec_context.name)
-    # The only text that FFmpeg finds in MP4 and cannot decode.
+    # FFmpeg cannot decode TTML and CEA-708 in MP4; `_packets` leaves out CEA-708.
     return "ttml" if stream.container.format.name in _WITHOUT_JUMPS else ""
 
 
@@ -284,6 +284,10 @@ class _Packet:
 
 _WITHOUT_JUMPS = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 """Containers whose timestamps are sums of lengths; their pictures need not be read."""
+
+
+_TTML = re.compile(rb"<(?:\w+:)?tt[\s/>]")
+"""Start of the root element of TTML; packets of CEA-708 lack it."""
 
 
 def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Packet]], list[str]]:
@@ -310,10 +314,13 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
                 continue
             start = float(packet.pts * packet.time_base) - zero
             end = start + float(packet.duration * packet.time_base) if packet.duration else None
-            if _codec(packet.stream) == "ttml":  # its times count from the start of the track
-                start, end = -zero, None
+            content = bytes(packet)
+            if _codec(packet.stream) == "ttml":
+                if not _TTML.search(content.replace(b"\0", b"")):  # without the zeros of UTF-16
+                    continue
+                start, end = -zero, None  # its times count from the start of the track
             track = packets[packet.stream.index]
-            track.append(_Packet(start, end, bytes(packet), place))
+            track.append(_Packet(start, end, content, place))
             size += packet.size
             is_captions = _codec(packet.stream) == closed_captions.DECODER
             limit = closed_captions.MAX_PAIRS if is_captions else MAX_CUES

@@ -7,7 +7,7 @@ import zlib
 import archive
 import numpy as np
 import pytest
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, TiffImagePlugin
 
 from hlformer_jax.errors import QueryError
 from hlformer_jax.search.query import pictures
@@ -87,6 +87,10 @@ def test_colour_profile_is_applied():
     for profile in (b"damaged", srgb.replace(b"RGB XYZ", b"GRAYXYZ")):
         found = pixels(encoded(red, icc_profile=profile))
         np.testing.assert_array_equal(found, np.asarray(red))
+    text_tag = TiffImagePlugin.ImageFileDirectory_v2()
+    text_tag.tagtype[34675], text_tag[34675] = 2, "a text instead of a profile"
+    found = pixels(encoded(red, "TIFF", tiffinfo=text_tag))
+    np.testing.assert_array_equal(found, np.asarray(red))
 
 
 @pytest.mark.parametrize(
