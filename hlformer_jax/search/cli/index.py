@@ -208,7 +208,7 @@ def _open_existing(directory: Path) -> Index | None:
     except SearchError as error:
         check_place(directory)
         if type(error) is DamagedError:  # not unreadable at the moment, but lost
-            terminal.warn(f"{error}: the index is made anew, without tags and recognised speech")
+            terminal.warn(f"{error}: it will be made anew, without tags and recognised speech")
         elif has_index_files(directory):
             raise
         return None

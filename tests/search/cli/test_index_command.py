@@ -54,7 +54,7 @@ def test_an_index_that_is_made_anew_is_reported(ask, films, index):
     done = ask("index", films)
     assert done.status == 0 and "3 indexed" in done.out
     [line] = [line for line in done.errors if "index.db is damaged" in line]
-    assert "the index is made anew, without tags and recognised speech" in line
+    assert "it will be made anew, without tags and recognised speech" in line
 
 
 def test_another_encoder_is_refused_with_advice(ask, films, calls):
