@@ -159,11 +159,11 @@ class EuclideanBlock(nn.Module):
 
     Attributes:
       options: options of the block.
-      attention: the attention module; `SingleQueryAttention` is allowed only if M is 1.
+      attention_type: the attention module; `SingleQueryAttention` is allowed only if M is 1.
     """
 
     options: BlockOptions
-    attention: type[nn.Module] = EuclideanAttention
+    attention_type: type[nn.Module] = EuclideanAttention
 
     @nn.compact
     def __call__(
@@ -174,7 +174,7 @@ class EuclideanBlock(nn.Module):
         mask: Bool[Array, "*batch L"] | None,
         train: bool,
     ) -> Float[Array, "*batch M H"]:
-        attend: Any = self.attention(self.options, name="attention")
+        attend: Any = self.attention_type(self.options, name="attention")
         return _post_norm(self.options, x, attend(x, key_value, window, mask, train), train)
 
 

@@ -420,7 +420,7 @@ def _apply(config: ConfigDict, fields: Mapping[str, Any], where: str) -> None:
     present = flat(config)
     for name, value in flat(fields).items():
         if any(field.startswith(f"{name}.") for field in present):
-            if value == {}:
+            if isinstance(value, Mapping | ConfigDict):  # an empty section
                 continue
             raise ConfigError(f"{where}: config.{name} is a section, but {value!r} is not")
         if outer := next((field for field in present if name.startswith(f"{field}.")), ""):

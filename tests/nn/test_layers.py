@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flax import nnx
 
 from hlformer_jax.nn import blocks, layers
 from hlformer_jax.nn.blocks import (
@@ -320,3 +321,16 @@ def test_bank_equals_its_blocks_one_by_one():
         np.testing.assert_allclose(outputs[2 + k], lorentzian, rtol=1e-5, atol=1e-5)
         assert np.abs(outputs[k] - outputs[2 + k]).max() > 0.01
     assert np.abs(outputs[0] - outputs[1]).max() > 0.01
+
+
+@pytest.mark.slow  # it compiles operation by operation
+def test_blocks_become_nnx_modules():
+    options, x, mask = BlockOptions(2, 0.5), jnp.asarray(X), np.ones((2, 5), bool)
+    for block, *inputs in (
+        (EuclideanBlock(options), x, x, None, mask),
+        (LorentzBlock(options, AS_RELEASED), x, None, mask),
+    ):
+        rngs = nnx.Rngs(0)
+        module = nnx.bridge.lazy_init(nnx.bridge.ToNNX(block, rngs=rngs), *inputs, train=False)
+        first, second = (module(*inputs, train=True, rngs=rngs) for _ in range(2))
+        assert first.shape == X.shape and np.any(first != second)

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from processes import ROOT
 
 from hlformer_jax import models
@@ -69,7 +70,7 @@ def test_a_wrong_sweep_is_one_clear_line(sweep_of, more, message):
 def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
     sweep = sweep_of(
         {
-            "full": {"model": {}},
+            "full": ConfigDict({"model": {}}),
             "w/ 0.5": {"model": {"fusion": "mean", "euclidean_widths": (0.5,)}},
         },
         seeds=(3, 5),
