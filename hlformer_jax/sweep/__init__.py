@@ -71,7 +71,7 @@ def define(
     *,
     title: str,
     base: str,
-    variants: Mapping[str, Mapping[str, Any]],
+    variants: Mapping[str, Mapping[str, Any] | ConfigDict],
     published: Mapping[str, Mapping[str, float]] | None = None,
     cited: Mapping[str, Mapping[str, float]] | None = None,
     corrections: Mapping[str, Mapping[str, tuple[float, str]]] | None = None,
