@@ -6,7 +6,7 @@ about parts that could not be read. If a block cannot be read, only that block i
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -234,13 +234,12 @@ def read_tracks(path: str | Path) -> Subtitles:
     captions = closed_captions.read_captions(path)
     decoders = _CODECS.keys() - ({closed_captions.DECODER} if captions else set())
     with opened(path) as video:
-        streams = [
-            stream for stream in video.container.streams.subtitles if _codec(stream) in decoders
-        ]
-        codecs = {stream.index: _codec(stream) for stream in streams}
-        for stream in streams:
-            stream.discard = Discard.default
-        packets, warnings = _packets(video, streams)
+        tracks = video.container.streams.subtitles
+        codecs = {track.index: codec for track in tracks if (codec := _codec(track)) in decoders}
+        for track in tracks:
+            if track.index in codecs:
+                track.discard = Discard.default
+        packets, warnings = _packets(video, codecs)
     cues: list[Cue] = []
     skipped = 0
     encodings: dict[str, None] = {}
@@ -286,16 +285,16 @@ _WITHOUT_JUMPS = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 """Containers whose timestamps are sums of lengths; their pictures need not be read."""
 
 
-_TTML = re.compile(rb"<(?:\w+:)?tt[\s/>]")
-"""Start of the root element of TTML; packets of CEA-708 lack it."""
-
-
-def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Packet]], list[str]]:
+def _packets(video: Video, codecs: Mapping[int, str]) -> tuple[dict[int, list[_Packet]], list[str]]:
     """Return the packets of each track, by the index of its stream, and warnings.
+
+    Args:
+      video: the video.
+      codecs: the codec of each track to read, by the index of its stream.
 
     The packets of the pictures show where the clock of the file was reset.
     """
-    packets: dict[int, list[_Packet]] = {stream.index: [] for stream in streams}
+    packets: dict[int, list[_Packet]] = {index: [] for index in codecs}
     if not packets:
         return packets, []
     zero, finder = float(video.start or 0), Recordings(video.stream, video.period)
@@ -314,20 +313,21 @@ def _packets(video: Video, streams: Sequence[Any]) -> tuple[dict[int, list[_Pack
                 continue
             start = float(packet.pts * packet.time_base) - zero
             end = start + float(packet.duration * packet.time_base) if packet.duration else None
-            content = bytes(packet)
-            if _codec(packet.stream) == "ttml":
-                if not _TTML.search(content.replace(b"\0", b"")):  # without the zeros of UTF-16
+            content, codec = bytes(packet), codecs[packet.stream.index]
+            if codec == "ttml":
+                text = content.replace(b"\0", b"").decode("latin-1")  # without UTF-16's zeros
+                if formats.sniff(text, ".ttml") != "ttml":  # CEA-708
                     continue
                 start, end = -zero, None  # its times count from the start of the track
             track = packets[packet.stream.index]
             track.append(_Packet(start, end, content, place))
             size += packet.size
-            is_captions = _codec(packet.stream) == closed_captions.DECODER
-            limit = closed_captions.MAX_PAIRS if is_captions else MAX_CUES
+            limit = closed_captions.MAX_PAIRS if codec == closed_captions.DECODER else MAX_CUES
             if size > MAX_SUBTITLE_BYTES or len(track) > limit:
                 warnings.append("more subtitles than can be read: the rest is left out")
                 break
 
+    streams = [stream for stream in video.container.streams if stream.index in codecs]
     film = [] if video.container.format.name in _WITHOUT_JUMPS else [video.stream]
     video.stream.discard = Discard.default if film else Discard.all
     try:
