@@ -75,17 +75,18 @@ def serve(
         bound = ipaddress.ip_address(address)
         host_name = host if family == socket.AF_INET else f"[{host}]"
         hosts = guard.LOOPBACK | {host_name, *allow_hosts}
+        machine = socket.gethostname()
         if not bound.is_loopback:
             token = "" if no_token else token or secrets.token_urlsafe(32)
-            hosts |= {socket.gethostname(), f"{socket.gethostname()}.local"}
+            hosts |= {machine, f"{machine}.local"}
         if manage is None and (allow_hosts or not bound.is_loopback):
             manage = False
         page_host = "127.0.0.1" if bound.is_unspecified else host_name
-        address = f":{port}/" + (f"?token={token}" if token else "")
-        page = f"http://{page_host}{address}"
+        place = f":{port}/" + (f"?token={token}" if token else "")
+        page = f"http://{page_host}{place}"
         terminal.show(f"the page is at {page} (Ctrl-C ends it)")
         if bound.is_unspecified:
-            terminal.show(f"on other machines it is at http://{socket.gethostname()}{address}")
+            terminal.show(f"on other machines it is at http://{machine}{place}")
         if not bound.is_loopback:
             who = "with this token" if token else "without a token"
             what = "watch the videos" + (", and index any folder of this machine" if manage else "")
