@@ -110,18 +110,18 @@ def open_data(config: ConfigDict, source: Source | None = None) -> Data:
 
 def _warn_of_shared_videos(video_ids: Sequence[Sequence[str]]) -> None:
     """Warn of videos of several splits, given by the ids of train, val and test."""
-    named = dict(zip(("training", "validation", "test"), video_ids, strict=True))
+    ids = dict(zip(("training", "validation", "test"), video_ids, strict=True))
     leak = "results on them look better than they are"
-    chosen = "the best epoch is chosen on test videos (metrics of the last epoch are not affected)"
+    choice = "the best epoch is chosen on test videos (metrics of the last epoch are not affected)"
     for split, earlier, effect in (
         ("validation", "training", leak),
         ("test", "training", leak),
-        ("test", "validation", chosen),
+        ("test", "validation", choice),
     ):
-        if shared := sorted(set(named[split]) & set(named[earlier])):
+        if shared := sorted(set(ids[split]) & set(ids[earlier])):
             logging.warning(
                 "%d of %d %s videos are also %s videos, such as %r: %s",
-                *(len(shared), len(set(named[split])), split, earlier, shared[0], effect),
+                *(len(shared), len(set(ids[split])), split, earlier, shared[0], effect),
             )
 
 

@@ -38,8 +38,8 @@ def evaluation_rows(
       rows: the first and the last row of each node; see `trees.row_range`.
       num_rows: number of feature rows of each node's video.
       num_frames: F.
-      short_video: the rows to read if the video has at most F rows: those of the node ("span") or,
-        as in the released code, those of the video ("whole").
+      short_video: what to read of a video of at most F rows: the rows of the node ("span") or, as
+        in the released code, all rows ("whole").
 
     Returns:
       The rows, int32, -1 where padded, and ones: as `training_intervals`, with one row in each
@@ -57,7 +57,7 @@ def training_intervals(
 ) -> tuple[Int[np.ndarray, "U F"], Int[np.ndarray, "U F"]]:
     """Return the F intervals of each node; a training step draws one row from each interval.
 
-    The arguments are those of `evaluation_rows`.
+    The arguments are as in `evaluation_rows`.
 
     Returns:
       The first row of each interval, int32, -1 where padded, and its number of rows, at least 1.
@@ -115,11 +115,11 @@ class NodeIndices(NamedTuple):
 
 
 class TreeIndices(NamedTuple):
-    """Indices of a training step on trees; `below` becomes `typing.TreeBatch.descends`."""
+    """Indices of a training step on trees; see `typing.TreeBatch`."""
 
     nodes: NodeIndices
     subtrees: Subtrees
-    below: Bool[Array, "U U"]
+    descends: Bool[Array, "U U"]
 
 
 def gather_nodes(
@@ -264,10 +264,10 @@ class SubtreeFeed(_TreeFeed[TreeBatch]):
         """Return the batch of a step of a chunk, counted from 0 (inside of jit)."""
         index = jax.tree.map(lambda x: x[step], indices)
         nodes = gather_nodes(features, index.nodes, self.mesh, self.seed)
-        subtrees, below = devices.constrain(
-            self.mesh, jax.tree.map(jnp.asarray, (index.subtrees, index.below))
+        subtrees, descends = devices.constrain(
+            self.mesh, jax.tree.map(jnp.asarray, (index.subtrees, index.descends))
         )
-        return TreeBatch(nodes, subtrees, below)
+        return TreeBatch(nodes, subtrees, descends)
 
     def _nodes(self, step: np.ndarray) -> np.ndarray:
         return np.unique(self.split.pool.subtrees[step])
