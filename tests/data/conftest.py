@@ -1,4 +1,4 @@
-"""A tiny corpus in the released layout, sound until a test breaks it; a set prepared of another."""
+"""Fixtures of data tests: a tiny corpus in the released layout, and a prepared synthetic corpus."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,14 +24,14 @@ D, E = 6, 5
 
 @dataclasses.dataclass
 class TinyCorpus:
-    """A corpus as values; `write` puts it on disk as the released files."""
+    """The values of a corpus, which `write` puts on disk as the released files."""
 
     frames: dict[str, np.ndarray]
     captions: dict[str, list[tuple[str, str]]]
     words: dict[str, np.ndarray]
 
     def write(self, manual_dir: Path, rows: np.random.Generator, name: str = "tiny") -> Collection:
-        """Writes the files, rows of feature.bin in a random order."""
+        """Write the files, with the rows of feature.bin in a random order."""
         collection = Collection(manual_dir, name, "feat", D, E)
         collection.feature_dir.mkdir(parents=True)
         collection.text_features.parent.mkdir(parents=True)
@@ -52,7 +52,7 @@ class TinyCorpus:
         return collection
 
     def write_hdf5(self, manual_dir: Path, name: str = "tiny") -> Collection:
-        """Writes the files of DreamPRVR's layout: frames in one HDF5 file, float64."""
+        """Write the files of DreamPRVR's layout: frames in one HDF5 file, float64."""
         collection = self.write(manual_dir, np.random.default_rng(1), name)
         for unused in ("feature.bin", "id.txt", "shape.txt"):
             (collection.feature_dir / unused).unlink()
@@ -62,7 +62,7 @@ class TinyCorpus:
         return collection
 
     def write_b32(self, manual_dir: Path, feature: str = "clip_B32") -> ClipB32Collection:
-        """Writes the files of DL-DKD's layout, or of UEM's: every second id without "enc"."""
+        """Write the files of DL-DKD's layout, or of UEM's: every second id without "enc"."""
         collection = ClipB32Collection(manual_dir, "tiny", feature, D, E)
         collection.text_features.parent.mkdir(parents=True)
         collection.video_features.parent.mkdir(parents=True)
@@ -82,7 +82,7 @@ class TinyCorpus:
     def write_clip(
         self, manual_dir: Path, name: str = "tiny", feature: str = "clip_L14"
     ) -> MscCollection:
-        """Writes the files of MSC's layout: what is tested is the validation split."""
+        """Write the files of MSC's layout, which tests on the validation split."""
         collection = MscCollection(manual_dir, name, feature, D, E)
         features = {collection.video_features: self.frames, collection.text_features: self.words}
         for path, arrays in features.items():
@@ -117,7 +117,7 @@ def tiny() -> TinyCorpus:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[TinyCorpus], Collection]:
-    """Writes a corpus below the test's folder."""
+    """A function that writes a corpus below the test's folder."""
     return lambda corpus: corpus.write(tmp_path / "manual", np.random.default_rng(1))
 
 
@@ -140,7 +140,7 @@ def config(tmp_path_factory) -> ConfigDict:
 
 @pytest.fixture(scope="session")
 def data(config) -> dataset.Data:
-    """Its splits."""
+    """The splits of the synthetic corpus of `config`."""
     return dataset.open_data(config)
 
 
@@ -152,7 +152,7 @@ def mesh() -> Mesh:
 
 @pytest.fixture(scope="session")
 def read_feed() -> Callable[..., list[Batch]]:
-    """Reads the batches of all steps of a feed from the first on, as NumPy."""
+    """A function that returns the batches of a feed as NumPy."""
 
     def read(feed: VideoFeed, first: int = 0) -> list[Batch]:
         return [
@@ -166,7 +166,7 @@ def read_feed() -> Callable[..., list[Batch]]:
 
 @pytest.fixture(scope="session")
 def read_batches(read_feed) -> Callable[..., tuple[list[Batch], Schedule]]:
-    """Reads batches of a split in a run of three epochs, and says in which order they come."""
+    """A function that returns batches of a run of three epochs and the schedule of the run."""
 
     def read(
         split: Split, steps: range, resident: bool = False, longest: int = 2

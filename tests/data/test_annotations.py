@@ -1,4 +1,4 @@
-"""Annotations: real ones are read, faults are named with their place; the command that converts."""
+"""Annotation files, their faults, which are named with their place, and the command `moments`."""
 
 import json
 import math
@@ -34,22 +34,24 @@ LONG = "9" * 5000
 """A number with more digits than Python reads; of JSON, 1e999 is too large as well."""
 
 
-def refused(complaint, call, *args):
-    """Asserts that a call is refused by one short line."""
-    with pytest.raises(DataError) as caught:
+def assert_error(complaint, call, *args):
+    """Assert that a call raises a DataError of one short line."""
+    with pytest.raises(DataError) as error:
         call(*args)
-    message = str(caught.value)
+    message = str(error.value)
     assert complaint in message and "\n" not in message and len(message) < 400, message
 
 
 @pytest.fixture
-def given(tmp_path):
-    def to_file(text, name="given"):
+def write_file(tmp_path):
+    """A function that writes a file and returns its path."""
+
+    def write(text, name="annotations"):
         path = tmp_path / name
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
 
-    return to_file
+    return write
 
 
 # Strict text and JSON
@@ -64,15 +66,14 @@ def given(tmp_path):
         (b"one\n \ntwo\n", ":2: the line is blank"),
     ],
 )
-def test_bad_text_file_is_refused_with_its_line(given, data, complaint):
-    path = given(data)
-    refused(f"{path}{complaint}", lambda: list(read_lines(path)))
+def test_bad_text_file_is_refused_with_its_line(write_file, data, complaint):
+    path = write_file(data)
+    assert_error(f"{path}{complaint}", lambda: list(read_lines(path)))
 
 
-def test_lines_end_at_line_feeds_alone(given):
-    path = given("one\u2028still one\r\ntwo\x0bstill two")
-    lines = [line for _, line in read_lines(path)]
-    assert lines == ["one\u2028still one", "two\x0bstill two"]
+def test_lines_end_at_line_feeds_alone(write_file):
+    path = write_file("one\u2028still one\r\ntwo\x0bstill two")
+    assert [text for _, text in read_lines(path)] == ["one\u2028still one", "two\x0bstill two"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_lines_end_at_line_feeds_alone(given):
     ],
 )
 def test_text_that_is_not_a_json_object_is_refused(text, complaint):
-    refused(complaint, parse_object, text, "f:7")
+    assert_error(complaint, parse_object, text, "f:7")
 
 
 def test_fields_are_checked_and_returned():
@@ -97,19 +98,19 @@ def test_fields_are_checked_and_returned():
     seconds = field(value, "d", "f", as_seconds)
     assert seconds == 2.0 and isinstance(seconds, float)
     assert field(value, "a", "f", as_list, length=2) == value["a"]
-    refused("f:2: a is [1, {'b': None}]; it", as_list, value["a"], "a", "f:2", 3)
-    refused("f:2: c is 'ü'; it must be a list", field, value, "c", "f:2", as_list)
-    refused('f:3: "z" is missing', field, value, "z", "f:3")
+    assert_error("f:2: a is [1, {'b': None}]; it", as_list, value["a"], "a", "f:2", 3)
+    assert_error("f:2: c is 'ü'; it must be a list", field, value, "c", "f:2", as_list)
+    assert_error('f:3: "z" is missing', field, value, "z", "f:3")
 
 
 @pytest.mark.parametrize("value", ["  ", None, "a\nb", "a\ud800"])
 def test_bad_text_is_refused(value):
-    refused("f:1: name is ", as_text, value, "name", "f:1")
+    assert_error("f:1: name is ", as_text, value, "name", "f:1")
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), True, "3", 10**400, {"a": DEEP}])
 def test_bad_time_is_refused(value):
-    refused("f:1: start is ", as_seconds, value, "start", "f:1")
+    assert_error("f:1: start is ", as_seconds, value, "start", "f:1")
 
 
 # Caption lists
@@ -126,9 +127,11 @@ CAPTION_FAULTS = [
 
 
 @pytest.mark.parametrize(("new", "expected"), CAPTION_FAULTS)
-def test_a_caption_that_is_wrong_is_refused_with_its_line(tiny, write, new, expected):
-    wrong = lambda c: edit(c.captions("train"), line(3, new))
-    assert_refused(write(tiny), wrong, ["tinytrain.caption.txt:3", *expected])
+def test_bad_caption_is_refused_with_its_line(tiny, write, new, expected):
+    def damage(collection):
+        edit(collection.captions("train"), line(3, new))
+
+    assert_refused(write(tiny), damage, ["tinytrain.caption.txt:3", *expected])
 
 
 def test_reads_blanks_and_line_ends_of_real_captions(tiny, write):
@@ -139,9 +142,9 @@ def test_reads_blanks_and_line_ends_of_real_captions(tiny, write):
     for path in (collection.captions("train"), collection.feature_dir / "shape.txt"):
         edit(path, lambda data: data.replace(b"\n", b"\r\n"))
     with collection.open() as reader:
-        first, *others = (captions[0] for captions in reader.splits["train"].values())
-        assert first == Caption("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', line=1)
-        assert {other.sentence for other in others} == {"a person does thing 0"}
+        edited, *captions = (captions[0] for captions in reader.splits["train"].values())
+        assert edited == Caption("train_0#enc#0", 'Zoë says: "#1, it\'s 50\u2028% off"', line=1)
+        assert {caption.sentence for caption in captions} == {"a person does thing 0"}
         assert len(reader.splits["test"]) == 2
 
 
@@ -151,12 +154,14 @@ def test_reads_blanks_and_line_ends_of_real_captions(tiny, write):
 LENGTHS = 'id,script,length\nAB1,x,30.5\nCD2,"two\nlines",12.0\n'
 
 
-def tvr(video="v", span=(0, 5), text="A man runs.", duration=60.5, **more):
+def tvr(video="v", span=(0, 5), text="A man runs.", duration=60.5, **fields):
+    """Return a line of TVR's annotations."""
     record = {"vid_name": video, "duration": duration, "ts": list(span), "desc": text}
-    return json.dumps(record | more)
+    return json.dumps(record | fields)
 
 
 def activitynet(**videos):
+    """Return annotations of ActivityNet Captions with these spans of each video."""
     return json.dumps(
         {
             name: {"duration": 50, "timestamps": spans, "sentences": [f" s{s}" for s, _ in spans]}
@@ -165,8 +170,8 @@ def activitynet(**videos):
     )
 
 
-def test_activitynet_stays_in_the_order_of_the_file(given):
-    read = read_published(given(activitynet(v_b=[[9, 12], [0, 4]], v_a=[[1, 2]])))
+def test_activitynet_keeps_the_order_of_the_file(write_file):
+    read = read_published(write_file(activitynet(v_b=[[9, 12], [0, 4]], v_a=[[1, 2]])))
     assert read.collection == "activitynet" and read.left_out == 0
     assert [video.video for video in read.videos] == ["v_b", "v_a"]
     moments = read.videos[0].moments
@@ -174,28 +179,28 @@ def test_activitynet_stays_in_the_order_of_the_file(given):
     assert read.videos[0].duration == 50.0
 
 
-def test_tvr_is_gathered_by_video_and_sorted_by_start_stably(given):
+def test_tvr_is_grouped_by_video_and_sorted_by_start(write_file):
     lines = [
         tvr("v", (30, 40), "c\nd", desc_id=1),
         tvr("w", (0, 1), desc_id=2),
         tvr("v", (2, 9), "b", desc_id=3),
         tvr("v", (2, 5), "a", desc_id=4),
     ]
-    read = read_published(given("\n".join(lines) + "\n"))
+    read = read_published(write_file("\n".join(lines) + "\n"))
     assert read.collection == "tvr"
     assert [video.video for video in read.videos] == ["v", "w"]
-    named = [(moment.moment_id, moment.text) for moment in read.videos[0].moments]
-    assert named == [("v#enc#1", "b"), ("v#enc#2", "a"), ("v#enc#0", "c\nd")]
+    texts = [(moment.moment_id, moment.text) for moment in read.videos[0].moments]
+    assert texts == [("v#enc#1", "b"), ("v#enc#2", "a"), ("v#enc#0", "c\nd")]
 
 
-def test_charades_takes_lengths_from_the_table(given):
-    table = given(LENGTHS, "Charades_v1_test.csv")
+def test_charades_takes_lengths_from_the_table(write_file):
+    table = write_file(LENGTHS, "Charades_v1_test.csv")
     lines = "AB1 8.0 12.5##person runs.\r\nAB1 9.0 9.0##person sits.\r\nAB1 0 7##opens # door.\r\n"
-    read = read_published(given(lines), [table])
+    read = read_published(write_file(lines), [table])
     assert read.collection == "charades" and read.left_out == 1
     (video,) = read.videos
     assert video.duration == 30.5
-    assert [(one.moment_id, one.start, one.text) for one in video.moments] == [
+    assert [(moment.moment_id, moment.start, moment.text) for moment in video.moments] == [
         ("AB1#enc#2", 0.0, "opens # door."),
         ("AB1#enc#0", 8.0, "person runs."),
     ]
@@ -204,30 +209,30 @@ def test_charades_takes_lengths_from_the_table(given):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("once upon a time", "given:1: unknown format"),
-        ("{}", "given: the file has no video"),
-        ('{\n"v": {"duration": 1,,}\n}', "given:2: not valid JSON"),
+        ("once upon a time", "annotations:1: unknown format"),
+        ("{}", "annotations: the file has no video"),
+        ('{\n"v": {"duration": 1,,}\n}', "annotations:2: not valid JSON"),
         ('{"v": {"duration": 9, "timestamps": [[0, 1]]}}', '"sentences" is missing'),
         ('{"v": {"duration": 9, "timestamps": [[0, 1]], "sentences": []}}', "a list of 1"),
         ('{"v": {"duration": 9, "timestamps": [[-1, 1]], "sentences": ["a"]}}', "the start is -1"),
         (
             tvr() + "\n" + tvr(duration=3),
-            "given:2: video 'v' lasts 3 s here, but 60.5 s in an earlier line",
+            "annotations:2: video 'v' lasts 3 s here, but 60.5 s in an earlier line",
         ),
-        (tvr(desc_id=7) + "\n" + tvr(desc_id=7), "given:2: desc_id 7 is also in line 1"),
+        (tvr(desc_id=7) + "\n" + tvr(desc_id=7), "annotations:2: desc_id 7 is also in line 1"),
         ("AB1 0 1##x", "Charades_v1_train.csv"),
     ],
 )
-def test_published_annotations_that_are_wrong_are_refused(given, text, complaint):
-    refused(complaint, read_published, given(text))
+def test_bad_published_annotations_are_refused(write_file, text, complaint):
+    assert_error(complaint, read_published, write_file(text))
 
 
 @pytest.mark.parametrize(
     ("text", "table", "complaint"),
     [
-        ("AB1 0 1##x\nZZ9 0 1##x", LENGTHS, "given:2: the length of video 'ZZ9' is not in"),
-        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "given:2: expected two times, got '0 x'"),
-        ("AB1 0 1##x\nAB1 0 1 x", LENGTHS, "given:2: expected VIDEO START END##SENTENCE"),
+        ("AB1 0 1##x\nZZ9 0 1##x", LENGTHS, "annotations:2: the length of video 'ZZ9' is not in"),
+        ("AB1 0 1##x\nAB1 0 x##x", LENGTHS, "annotations:2: expected two times, got '0 x'"),
+        ("AB1 0 1##x\nAB1 0 1 x", LENGTHS, "annotations:2: expected VIDEO START END##SENTENCE"),
         ("AB1 0 1##x", "id,script\nAB1,x\n", 'table:1: expected the columns "id" and "length"'),
         ("AB1 0 1##x", "id,length\nAB1,long\n", "table:2: video 'AB1': length is 'long'"),
         ("AB1 0 1##x", "id,length\nAB1\n", "table:2: video 'AB1': length is None"),
@@ -243,47 +248,49 @@ def test_published_annotations_that_are_wrong_are_refused(given, text, complaint
         ("AB1 0 1##x", f"id,length\n{'A' * 200_000},1\n", "not a CSV table"),
     ],
 )
-def test_charades_that_is_wrong_is_refused(given, text, table, complaint):
-    refused(complaint, read_published, given(text), [given(table, "table")])
+def test_bad_charades_annotations_are_refused(write_file, text, table, complaint):
+    assert_error(complaint, read_published, write_file(text), [write_file(table, "table")])
 
 
-def test_charades_tables_with_different_lengths_are_refused(given):
-    tables = [given(f"id,length\nAB1,{x}\n", f"table{x}") for x in (10, 20)]
-    text = given("AB1 0 1##x")
+def test_charades_tables_with_different_lengths_are_refused(write_file):
+    tables = [write_file(f"id,length\nAB1,{x}\n", f"table{x}") for x in (10, 20)]
+    text = write_file("AB1 0 1##x")
     assert read_published(text, [tables[0]] * 2).videos[0].duration == 10
     complaint = "table20: video 'AB1' lasts 20 s here, but 10 s in an earlier file"
-    refused(complaint, read_published, text, tables)
+    assert_error(complaint, read_published, text, tables)
 
 
 # Files of moments
 
 
-VIDEO = TimedVideo("v_a", 60.0, (AnnotatedMoment("v_a#enc#0", 10.0, 21.0, " Löst."),))
-OTHER = TimedVideo(
+FIRST_VIDEO = TimedVideo("v_a", 60.0, (AnnotatedMoment("v_a#enc#0", 10.0, 21.0, " Löst."),))
+SECOND_VIDEO = TimedVideo(
     "v_b", 9.5, (AnnotatedMoment("v_b#enc#0", 0.0, 1.0, "a"), AnnotatedMoment("x", 5.0, 9.0, "b"))
 )
 
 
 def timed(**changes):
-    return json.dumps(moments_to_json(OTHER) | changes)
+    """Return the line of `SECOND_VIDEO` with changed fields."""
+    return json.dumps(moments_to_json(SECOND_VIDEO) | changes)
 
 
 def moment(**changes):
-    return timed(moments=[moments_to_json(OTHER)["moments"][0] | changes])
+    """Return the line of `SECOND_VIDEO` with one moment, whose fields are changed."""
+    return timed(moments=[moments_to_json(SECOND_VIDEO)["moments"][0] | changes])
 
 
-def test_moments_are_read_as_they_were_written_with_their_lines(tmp_path):
+def test_moments_are_read_back_with_their_lines(tmp_path):
     path = tmp_path / "new" / "moments.jsonl"
-    write_moments(path, [VIDEO, OTHER])
-    assert read_moments(path) == [(VIDEO, 1), (OTHER, 2)]
+    write_moments(path, [FIRST_VIDEO, SECOND_VIDEO])
+    assert read_moments(path) == [(FIRST_VIDEO, 1), (SECOND_VIDEO, 2)]
 
 
-def test_odd_moments_are_kept_with_a_warning(given, caplog):
+def test_odd_moments_are_kept_with_a_warning(write_file, caplog):
     odd = [
         timed(video=f"w{end}", moments=[{"id": str(end), "start": 8, "end": end, "text": "x"}])
         for end in (11, 7)
     ]
-    read = read_moments(given("\n".join([timed(), *odd]), "m.jsonl"))
+    read = read_moments(write_file("\n".join([timed(), *odd]), "m.jsonl"))
     assert [len(video.moments) for video, _ in read] == [2, 1, 1]
     assert [record.getMessage().partition("m.jsonl")[2][:24] for record in caplog.records] == [
         ":2: moment '11' ends aft",
@@ -301,8 +308,8 @@ def test_odd_moments_are_kept_with_a_warning(given, caplog):
         (moment(start=10.6, end=10.9), "begins at 10.6 s, but its video ends at 9.5 s"),
     ],
 )
-def test_a_file_of_moments_that_is_wrong_is_refused_by_line(given, text, complaint):
-    refused(complaint, read_moments, given(text, "m.jsonl"))
+def test_bad_file_of_moments_is_refused_by_line(write_file, text, complaint):
+    assert_error(complaint, read_moments, write_file(text, "m.jsonl"))
 
 
 # Spans
@@ -314,15 +321,16 @@ ACTIVITYNET = {
 EXPECTED = {"v_a#enc#0": Span(1.0, 5.0, 20.0), "v_a#enc#1": Span(4.5, 20.0, 20.0)}
 
 
-def asking(moments, **data):
+def moments_config(moments, **data):
+    """Return a configuration that asks for these moments."""
     config = default()
     config.eval.moments = moments
     config.data.update(data)
     return config
 
 
-def test_every_kind_of_file_gives_the_same_times(given, tmp_path):
-    published = given(json.dumps(ACTIVITYNET), "val_1.json")
+def test_every_file_format_gives_the_same_times(write_file, tmp_path):
+    published = write_file(json.dumps(ACTIVITYNET), "val_1.json")
     spans = read_spans(published)
     assert spans == EXPECTED
     assert spans.sentences == {"v_a#enc#0": "One.", "v_a#enc#1": " Two."}
@@ -333,43 +341,43 @@ def test_every_kind_of_file_gives_the_same_times(given, tmp_path):
         name: {"video": "v_a", "start": 0, "start_s": a, "end_s": b, "duration_s": c}
         for name, (a, b, c) in EXPECTED.items()
     }
-    assert read_spans(given(json.dumps(by_caption), "moments.json")) == EXPECTED
-    spans = read_spans(given(tvr("v", (2, 3), duration=9.0), "tvr.jsonl"))
+    assert read_spans(write_file(json.dumps(by_caption), "moments.json")) == EXPECTED
+    spans = read_spans(write_file(tvr("v", (2, 3), duration=9.0), "tvr.jsonl"))
     assert spans == {"v#enc#0": Span(2.0, 3.0, 9.0)}
 
 
-def test_a_relative_path_begins_at_the_folder_of_the_collection(given, tmp_path):
+def test_relative_path_starts_at_the_collection_folder(write_file, tmp_path):
     (tmp_path / "tvr" / "times").mkdir(parents=True)
-    path = given(json.dumps(ACTIVITYNET), "tvr/times/m.json")
-    of = configured_spans
-    place = {"manual_dir": str(tmp_path), "collection": "tvr"}
-    assert of(asking("times/m.json", **place), [None]) == [EXPECTED]
-    assert of(asking(str(path), collection="charades"), [None] * 2) == [EXPECTED] * 2
-    assert of(asking(""), [{"spans": {"a": [0, 1, 2]}}]) == [{}]
+    path = write_file(json.dumps(ACTIVITYNET), "tvr/times/m.json")
+    relative = moments_config("times/m.json", manual_dir=str(tmp_path), collection="tvr")
+    assert configured_spans(relative, [None]) == [EXPECTED]
+    absolute = moments_config(str(path), collection="charades")
+    assert configured_spans(absolute, [None] * 2) == [EXPECTED] * 2
+    assert configured_spans(moments_config(""), [{"spans": {"a": [0, 1, 2]}}]) == [{}]
 
 
-def test_the_synthetic_corpus_knows_its_own():
+def test_synthetic_corpus_has_its_own_spans():
     reader = SMALL.open().__enter__()
-    noted = json.loads(json.dumps([reader.annotations(split) for split in reader.splits]))
-    spans = configured_spans(asking("data"), noted)
-    for videos, known in zip(reader.splits.values(), spans, strict=True):
-        assert known == {
+    annotations = json.loads(json.dumps([reader.annotations(split) for split in reader.splits]))
+    spans = configured_spans(moments_config("data"), annotations)
+    for videos, spans_of_split in zip(reader.splits.values(), spans, strict=True):
+        assert spans_of_split == {
             caption.caption_id: (*reader.moments[caption.caption_id], reader.num_frames(video))
             for video, captions in videos.items()
             for caption in captions
         }
 
 
-@pytest.mark.parametrize("known", [None, {"videos": []}])
-def test_a_data_set_without_times_is_refused(known):
+@pytest.mark.parametrize("annotations", [None, {"videos": []}])
+def test_data_set_without_times_is_refused(annotations):
     complaint = "'activitynet' has no times of moments: give a file"
-    refused(complaint, configured_spans, asking("data"), [known])
+    assert_error(complaint, configured_spans, moments_config("data"), [annotations])
 
 
 def test_times_of_a_data_set_allow_for_a_frame_interval(caplog):
     times = {"near": [8.0, 13.0, 10.0], "late": [9.0, 17.0, 10.0], "after": [16.0, 18.0, 10.0]}
-    note = {"spans": times, "seconds_per_frame": 2.5}
-    [spans] = configured_spans(asking("data"), [note])
+    annotations = {"spans": times, "seconds_per_frame": 2.5}
+    [spans] = configured_spans(moments_config("data"), [annotations])
     assert spans == {"near": (8, 13, 10), "late": (9, 10, 10), "after": (10, 10, 10)}
     place = "the times of the data set 'activitynet'"
     assert f"{place}: 2 of 3 moments end more than 3.5 s after their video" in caplog.text
@@ -389,8 +397,8 @@ def test_times_of_a_data_set_allow_for_a_frame_interval(caplog):
     ],
 )
 def test_impossible_times_of_a_data_set_are_refused(span, complaint):
-    noted = [{"spans": {"x": [*span, 20.0][:3]}}]
-    refused(complaint, configured_spans, asking("data"), noted)
+    annotations = [{"spans": {"x": [*span, 20.0][:3]}}]
+    assert_error(complaint, configured_spans, moments_config("data"), annotations)
 
 
 @pytest.mark.parametrize(
@@ -400,10 +408,10 @@ def test_impossible_times_of_a_data_set_are_refused(span, complaint):
         ({"a": {"start_s": 1, "end_s": 2, "duration_s": 0}}, "duration_s is 0; it must be the"),
     ],
 )
-def test_a_file_of_spans_that_is_wrong_is_refused(given, content, complaint):
-    path = given(json.dumps(content))
-    refused(complaint, read_spans, path)
-    refused(str(path), read_spans, path)
+def test_bad_file_of_spans_is_refused(write_file, content, complaint):
+    path = write_file(json.dumps(content))
+    assert_error(complaint, read_spans, path)
+    assert_error(str(path), read_spans, path)
 
 
 def span_file(kind, *times, duration=30.0):
@@ -415,10 +423,10 @@ def span_file(kind, *times, duration=30.0):
     if kind == "tvr":
         return "\n".join(tvr("v", span, duration=duration) for span in times)
     if kind == "moments":
-        named = [
+        moments = [
             AnnotatedMoment(f"v#enc#{k}", *span, "It happens.") for k, span in enumerate(times)
         ]
-        return json.dumps(moments_to_json(TimedVideo("v", duration, tuple(named))))
+        return json.dumps(moments_to_json(TimedVideo("v", duration, tuple(moments))))
     return json.dumps(
         {
             f"v#enc#{k}": {"start_s": start, "end_s": end, "duration_s": duration}
@@ -441,36 +449,38 @@ KINDS = ("activitynet", "tvr", "moments", "captions")
         ((math.nan, 5), "NaN"),
     ],
 )
-def test_impossible_times_are_refused_in_every_format(given, kind, span, complaint):
-    path = given(span_file(kind, (1, 2), span))
-    refused(complaint, read_spans, path)
-    refused(str(path), read_spans, path)
+def test_impossible_times_are_refused_in_every_format(write_file, kind, span, complaint):
+    path = write_file(span_file(kind, (1, 2), span))
+    assert_error(complaint, read_spans, path)
+    assert_error(str(path), read_spans, path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("duration", [0, 1e-320, -1, math.inf, 10**400])
-def test_impossible_lengths_of_videos_are_refused_in_every_format(given, kind, duration):
-    path = given(span_file(kind, (0, 0.5), duration=duration))
+@pytest.mark.parametrize(
+    ("kind", "duration"),
+    [(kind, 0) for kind in KINDS] + [("captions", x) for x in (1e-320, -1, math.inf, 10**400)],
+)
+def test_impossible_durations_are_refused_in_every_format(write_file, kind, duration):
+    path = write_file(span_file(kind, (0, 0.5), duration=duration))
     item = "caption 'v#enc#0'" if kind == "captions" else "video 'v'"
     complaint = "Infinity" if duration == math.inf else f"{item}: duration"
-    refused(complaint, read_spans, path)
-    refused(str(path), read_spans, path)
+    assert_error(complaint, read_spans, path)
+    assert_error(str(path), read_spans, path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_few_faulty_times_are_counted_in_warnings(given, kind, caplog):
+def test_few_faulty_times_are_counted_in_warnings(write_file, kind, caplog):
     times = [*((k / 10, 10.0) for k in range(97)), (30.5, 30.9), (20, 5), (5, 30.9), (6, 40)]
-    spans = read_spans(given(span_file(kind, *times)))
+    spans = read_spans(write_file(span_file(kind, *times)))
     assert len(spans) == 100 and Span(20, 5, 30) not in spans.values()
-    kept = {Span(30.5, 30.9, 30.0), Span(5.0, 30.9, 30.0), Span(6.0, 30.0, 30.0)}
-    assert kept <= set(spans.values())
+    late_spans = {Span(30.5, 30.9, 30.0), Span(5.0, 30.9, 30.0), Span(6.0, 30.0, 30.0)}
+    assert late_spans <= set(spans.values())
     assert "1 of 101 moments begin after their end and are left out, such as" in caplog.text
     assert "1 of 101 moments end more than 1 s after their video and are cut there" in caplog.text
     assert len(caplog.records) == 2
 
 
-def test_a_file_of_spans_that_is_not_there_is_named(tmp_path):
-    refused("gone.json: no such file", read_spans, tmp_path / "gone.json")
+def test_missing_file_of_spans_is_named(tmp_path):
+    assert_error("missing.json: no such file", read_spans, tmp_path / "missing.json")
 
 
 # The command that converts
@@ -479,7 +489,8 @@ def test_a_file_of_spans_that_is_not_there_is_named(tmp_path):
 TVR = Path(os.environ.get("TVR_DATA", ""))
 
 
-def annotated(path, **videos):
+def write_activitynet(path, **videos):
+    """Write annotations of ActivityNet Captions with these spans of each video."""
     content = {
         name: {"duration": 99, "timestamps": spans, "sentences": ["It happens."] * len(spans)}
         for name, spans in videos.items()
@@ -488,13 +499,13 @@ def annotated(path, **videos):
     return path
 
 
-def test_the_command_writes_the_moments_and_prints_the_numbers(tmp_path, capsys):
+def test_command_writes_moments_and_prints_counts(tmp_path, capsys):
     row = [[10 * k, 10 * k + 10] for k in range(6)]
-    given = annotated(
+    path = write_activitynet(
         tmp_path / "a.json", v_a=row, v_b=row[:3], v_c=row[:1], v_d=[[0, 5], [20, 30]]
     )
     out = tmp_path / "m.jsonl"
-    assert moments.main([str(given), f"--out={out}"]) == 0
+    assert moments.main([str(path), f"--out={out}"]) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[:2] == [
         "activitynet: 4 videos, 12 moments",
@@ -511,39 +522,41 @@ def test_the_command_writes_the_moments_and_prints_the_numbers(tmp_path, capsys)
     ]
     videos = [video for video, _ in read_moments(out)]
     assert [video.video for video in videos] == ["v_a", "v_b", "v_c", "v_d"]
-    assert moments.main([str(given)]) == 0 and capsys.readouterr().out == printed
+    assert moments.main([str(path)]) == 0 and capsys.readouterr().out == printed
 
 
-def test_a_tag_tells_two_annotations_of_a_video_apart(tmp_path, capsys):
-    given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
+def test_tag_separates_two_annotations_of_a_video(tmp_path, capsys):
+    path = write_activitynet(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
     out = tmp_path / "m.jsonl"
-    assert moments.main([str(given), f"--out={out}", "--tag=val_2"]) == 0
+    assert moments.main([str(path), f"--out={out}", "--tag=val_2"]) == 0
     [(video, _)] = read_moments(out)
     assert [moment.moment_id for moment in video.moments] == ["v_a#val_2#0", "v_a#val_2#1"]
-    assert moments.main([str(given), f"--out={out}", "--tag=a/b", "--overwrite"]) == 1
+    assert moments.main([str(path), f"--out={out}", "--tag=a/b", "--overwrite"]) == 1
     assert "--tag=a/b" in capsys.readouterr().err
 
 
-def test_tagged_moments_of_charades_keep_their_numbers_in_the_file(given, tmp_path, capsys):
-    tables = [given(f"id,length\n{name},30\n", f"{name}.csv") for name in ("AB1", "CD2")]
+def test_tagged_charades_moments_keep_their_numbers(write_file, tmp_path, capsys):
+    tables = [write_file(f"id,length\n{name},30\n", f"{name}.csv") for name in ("AB1", "CD2")]
     lines = "AB1 8 12##runs.\nAB1 9 9##sits.\nCD2 0 5##reads.\nAB1 0 7##opens.\n"
     out = tmp_path / "m.jsonl"
     flags = [f"--durations={table}" for table in tables]
-    assert moments.main([str(given(lines)), *flags, f"--out={out}", "--tag=b"]) == 0
-    names = [[one.moment_id for one in video.moments] for video, _ in read_moments(out)]
-    assert names == [["AB1#b#2", "AB1#b#0"], ["CD2#b#0"]]
-    said = capsys.readouterr().out.splitlines()
-    assert said[:2] == [
+    assert moments.main([str(write_file(lines)), *flags, f"--out={out}", "--tag=b"]) == 0
+    ids = [[moment.moment_id for moment in video.moments] for video, _ in read_moments(out)]
+    assert ids == [["AB1#b#2", "AB1#b#0"], ["CD2#b#0"]]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == [
         "charades: 2 videos, 3 moments",
         "1 moments do not end after their start and are left out",
     ]
 
 
 def test_caption_list_selects_and_orders_videos(tmp_path, capsys):
-    given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]], v_b=[[0, 5]], v_c=[[0, 5], [5, 6]])
+    path = write_activitynet(
+        tmp_path / "a.json", v_a=[[0, 5], [5, 9]], v_b=[[0, 5]], v_c=[[0, 5], [5, 6]]
+    )
     captions = tmp_path / "activitynettrain.caption.txt"
     captions.write_text("v_c#enc#0 it\nv_a#enc#0 it\n")
-    options = [str(given), f"--captions={captions}", f"--out={tmp_path / 'm.jsonl'}"]
+    options = [str(path), f"--captions={captions}", f"--out={tmp_path / 'm.jsonl'}"]
     assert moments.main([*options[:2], f"--out={captions}", "--overwrite"]) == 1
     assert "is an input file" in capsys.readouterr().err
     assert moments.main(options) == 0
@@ -558,34 +571,34 @@ def test_caption_list_selects_and_orders_videos(tmp_path, capsys):
 
 @pytest.mark.parametrize("content", ["{}", '{"v": ' + "[" * 100_000, "AB1 0 1##x", None])
 def test_command_error_is_one_line_and_writes_no_file(tmp_path, capsys, content):
-    given, out = tmp_path / "a.json", tmp_path / "m.jsonl"
+    path, out = tmp_path / "a.json", tmp_path / "m.jsonl"
     if content is not None:
-        given.write_text(content)
-    assert moments.main([str(given), f"--out={out}"]) == 1
+        path.write_text(content)
+    assert moments.main([str(path), f"--out={out}"]) == 1
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and len(error) < 400 and str(given) in error
+    assert error.count("\n") == 1 and len(error) < 400 and str(path) in error
     assert not out.exists()
 
 
 @pytest.mark.skipif(not TVR.name, reason="TVR_DATA does not say where TVR's annotations are")
-def test_tvr_gives_the_trees_of_the_specification(capsys):
+def test_tvr_has_the_expected_numbers_of_trees(capsys):
     assert moments.main([str(TVR / "tvr_val_release.jsonl")]) == 0
     table = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:]]
     assert [int(trees) for _, trees in table] == [447, 1249, 394, 79, 10, 2179]
 
 
 def test_existing_file_needs_overwrite(tmp_path, capsys):
-    given = annotated(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
-    content, out = given.read_bytes(), tmp_path / "out.jsonl"
-    out.write_bytes(b"theirs")
+    path = write_activitynet(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
+    content, out = path.read_bytes(), tmp_path / "out.jsonl"
+    out.write_bytes(b"foreign")
     (tmp_path / "link").symlink_to(out)
-    refused = [
+    rejected_flags = [
         [f"--out={out}"], [f"--out={tmp_path}", "--overwrite"],
-        [f"--out={tmp_path / 'link'}", "--overwrite"], [f"--out={given}", "--overwrite"],
+        [f"--out={tmp_path / 'link'}", "--overwrite"], [f"--out={path}", "--overwrite"],
     ]  # fmt: skip
-    for flags in refused:
-        assert moments.main([str(given), *flags]) == 1
+    for flags in rejected_flags:
+        assert moments.main([str(path), *flags]) == 1
         assert capsys.readouterr().err.count("\n") == 1
-    assert out.read_bytes() == b"theirs" and given.read_bytes() == content
-    assert moments.main([str(given), f"--out={out}", "--overwrite"]) == 0
-    assert out.read_bytes() != b"theirs"
+    assert out.read_bytes() == b"foreign" and path.read_bytes() == content
+    assert moments.main([str(path), f"--out={out}", "--overwrite"]) == 0
+    assert out.read_bytes() != b"foreign"

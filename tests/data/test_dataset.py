@@ -27,13 +27,12 @@ from hlformer_jax.training import loop
 def test_another_corpus_is_another_data_set(config, data):
     config = config.copy_and_resolve_references()
     config.data.synthetic_videos = (5, 3, 4)
-    other = dataset.open_data(config)
-    assert len(other.train) == 5
-    assert other.fingerprint != data.fingerprint
-    assert synthetic.Corpus(videos=(5, 3, 4)) != synthetic.Corpus(videos=(11, 3, 4))
+    smaller = dataset.open_data(config)
+    assert len(smaller.train) == 5
+    assert smaller.fingerprint != data.fingerprint
 
 
-def test_other_widths_than_the_configuration_has_are_refused(config):
+def test_width_other_than_the_configured_one_is_refused(config):
     config = config.copy_and_resolve_references()
     config.data.text_dim = 7
     source = synthetic.Corpus(visual_dim=6, text_dim=2)
@@ -47,13 +46,13 @@ def test_a_configuration_names_its_source(monkeypatch):
     assert isinstance(choose_source(config.data), synthetic.Corpus)
     config.data.manual_dir = "there"
     assert isinstance(choose_source(config.data), Collection)
-    own = synthetic.Corpus()
-    monkeypatch.setitem(dataset.SOURCES, "mine", lambda data: own)
-    assert choose_source(config.data) is own
+    source = synthetic.Corpus()
+    monkeypatch.setitem(dataset.SOURCES, "mine", lambda data: source)
+    assert choose_source(config.data) is source
 
 
 class Attributes(Source, Reader):
-    """A data set as people write one: its attributes are set in `__init__`."""
+    """A user's data set, which sets its attributes in `__init__`."""
 
     def __init__(self, faulty=False):
         self.name, self.feature, self.visual_dim, self.text_dim = "mine", "random", 6, 4
@@ -83,13 +82,13 @@ class Attributes(Source, Reader):
 
 
 def configured(folder):
-    """The configuration of `Attributes`, with prepared sets in a folder."""
+    """Return the configuration of `Attributes`, with prepared sets in a folder."""
     config = default()
     config.data.update(data_dir=str(folder), visual_dim=6, text_dim=4)
     return config
 
 
-def test_a_data_set_may_set_its_attributes_in_init(tmp_path):
+def test_data_set_may_set_its_attributes_in_init(tmp_path):
     config = configured(tmp_path)
     assert open_data(config, Attributes()).train.video_ids == ("train0", "train1")
     source = Attributes()
@@ -101,7 +100,7 @@ class Cached(Attributes):
 
 
 @pytest.mark.parametrize("source", [Attributes, Cached])
-def test_an_error_in_a_class_of_one_s_own_has_its_line(tmp_path, source):
+def test_error_in_a_users_class_has_its_line(tmp_path, source):
     config = configured(tmp_path)
     with pytest.raises(DataError, match=r'test_dataset\.py:\d+: return .*"no key".*KeyError'):
         open_data(config, source(faulty=True))
@@ -114,35 +113,35 @@ def test_a_missing_width_of_a_data_set_is_named(config):
         open_data(config, source)
 
 
-def test_sizes_of_a_data_set_may_be_numbers_of_numpy(tmp_path):
+def test_sizes_of_a_data_set_may_be_numpy_integers(tmp_path):
     source, config = Attributes(), configured(tmp_path)
     source.num_frames, source.num_words = lambda video: np.int64(5), lambda caption: np.int32(2)
     assert open_data(config, source).train.words_per_video.tolist() == [2, 2]
 
 
-def test_annotations_other_than_json_fail_before_features_are_read(tmp_path):
+def test_annotations_beyond_json_fail_before_features_are_read(tmp_path, monkeypatch):
     source, config = Attributes(faulty=True), configured(tmp_path)  # its features cannot be read
-    source.annotations = lambda split: {"spans": np.float32(1)}
+    monkeypatch.setattr(source, "annotations", lambda split: {"spans": np.float32(1)})
     with pytest.raises(DataError, match="float32 is not JSON serializable"):
         open_data(config, source)
 
 
-def test_splits_are_not_asked_for_again_for_each_video(tmp_path):
+def test_splits_are_not_read_again_for_each_video(tmp_path):
     class Property(Attributes):
         num_calls = 0
 
         @property
         def splits(self):
             self.num_calls += 1
-            return self.made
+            return self.stored_splits
 
         @splits.setter
-        def splits(self, made):
-            self.made = made
+        def splits(self, splits):
+            self.stored_splits = splits
 
     def count_calls(num_videos):
         source = Property()
-        source.made = {
+        source.splits = {
             split: {f"{split}{k}": [Caption(f"{split}{k}#0", "x")] for k in range(num_videos)}
             for split in SPLITS
         }
@@ -152,7 +151,7 @@ def test_splits_are_not_asked_for_again_for_each_video(tmp_path):
     assert count_calls(1) == count_calls(3)
 
 
-def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):
+def test_validation_videos_among_test_videos_are_reported(tmp_path, caplog):
     source, config = Attributes(), configured(tmp_path)
     open_data(config, source)
     assert "also validation videos" not in caplog.text
@@ -162,7 +161,7 @@ def test_videos_of_both_validation_and_test_are_warned_of(tmp_path, caplog):
     assert "1 of 3 test videos are also validation videos" in caplog.text
 
 
-def test_each_opening_warns_of_training_videos_in_other_splits(tmp_path, caplog):
+def test_training_videos_in_other_splits_are_reported_each_time(tmp_path, caplog):
     source, config = Attributes(), configured(tmp_path)
     source.splits["test"]["train1"] = [Caption("train1#1", "y")]
     source.splits["val"]["train0"] = [Caption("train0#1", "y")]
@@ -176,15 +175,16 @@ def test_each_opening_warns_of_training_videos_in_other_splits(tmp_path, caplog)
 
 
 def write_sentences(path, sentence):
-    """Writes annotations with a moment for each caption of `captioned`."""
-    videos = [f"{split}{k}" for split in SPLITS for k in range(2)]
-    moment = lambda video: AnnotatedMoment(f"{video}#enc#0", 1.0, 2.0, sentence(video))
-    timed = [TimedVideo(video, 9.0, (moment(video),)) for video in videos]
-    write_moments(path, timed)
+    """Write annotations with a moment for each caption of `captioned`."""
+    videos = []
+    for name in (f"{split}{k}" for split in SPLITS for k in range(2)):
+        moment = AnnotatedMoment(f"{name}#enc#0", 1.0, 2.0, sentence(name))
+        videos.append(TimedVideo(name, 9.0, (moment,)))
+    write_moments(path, videos)
 
 
 def captioned(path, sentence):
-    """A source of two captions a split, and a configuration that reads their moments of a file."""
+    """Return a source of two captions a split and a configuration with their file of moments."""
     source, config = Attributes(), configured(path.parent / "prepared")
     source.splits = {
         split: {f"{split}{k}": [Caption(f"{split}{k}#enc#0", sentence(k))] for k in range(2)}
@@ -240,8 +240,8 @@ def planted(tree_config):
     return tree_config
 
 
-def in_a_row(video):
-    """A video of half a minute with three moments."""
+def three_moments(video):
+    """Return a video of half a minute with three consecutive moments."""
     moments = (
         AnnotatedMoment(f"{video}#enc#{k}", 10.0 * k, 10.0 * k + 10, f"Thing {k}.")
         for k in range(3)
@@ -254,16 +254,18 @@ def released(tiny, write, tree_config):
     """A collection in the released layout with files of moments."""
     rng = np.random.default_rng(5)
     videos = {
-        split: [in_a_row(video) for video in tiny.frames if video.startswith(split)]
+        split: [three_moments(video) for video in tiny.frames if video.startswith(split)]
         for split in SPLITS
     }
-    for moment in (moment for of in videos.values() for one in of for moment in one.moments):
+    timed = [video for videos_of_split in videos.values() for video in videos_of_split]
+    for moment in (moment for video in timed for moment in video.moments):
         tiny.words.setdefault(moment.moment_id, rng.normal(size=(3, E)).astype(np.float32))
     collection = write(tiny)
-    for split, of in videos.items():
-        write_moments(collection.root / "Trees" / f"{split}.moments.jsonl", of)
-    place = str(collection.manual_dir)
-    tree_config.data.update(manual_dir=place, collection="tiny", feature="feat")
+    for split, videos_of_split in videos.items():
+        write_moments(collection.root / "Trees" / f"{split}.moments.jsonl", videos_of_split)
+    tree_config.data.update(
+        manual_dir=str(collection.manual_dir), collection="tiny", feature="feat"
+    )
     return tree_config, collection, videos, tiny
 
 
@@ -281,12 +283,12 @@ def test_released_features_with_moments_are_opened(released):
     for tree, video in enumerate(videos["train"]):
         example = split.features[split.video[tree]]
         np.testing.assert_allclose(example.frames, unit(tiny.frames[video.video]), rtol=1e-5)
-        told = np.concatenate([unit(tiny.words[one.moment_id]) for one in video.moments])
+        words = np.concatenate([unit(tiny.words[moment.moment_id]) for moment in video.moments])
         packed = np.concatenate(example.words)
         assert len(packed) == split.words_per_video[split.video[tree]]
         root = np.flatnonzero(split.pool.tree == tree)[-1]
         rows = split.word_rows[root]
-        np.testing.assert_allclose(packed[rows[rows >= 0]], told[:8], rtol=1e-5)
+        np.testing.assert_allclose(packed[rows[rows >= 0]], words[:8], rtol=1e-5)
         length = len(tiny.frames[video.video])
         assert split.rows[root].tolist() == [0, length - 1]
         assert split.num_rows[root] == length
@@ -295,14 +297,14 @@ def test_released_features_with_moments_are_opened(released):
 def test_videos_without_tree_are_counted(released):
     config, collection, videos, _ = released
     assert open_trees(config).test.note == ""
-    first, second, third, *others = videos["train"]
+    first, second, third, *remaining = videos["train"]
     odd = [
         first._replace(moments=first.moments[:1]),
-        second._replace(moments=tuple(one._replace(start=0.0) for one in second.moments)),
+        second._replace(moments=tuple(moment._replace(start=0.0) for moment in second.moments)),
         third._replace(moments=third.moments[::-1]),
     ]
     path = collection.root / "Trees" / "train.moments.jsonl"
-    write_moments(path, [*odd, *others])
+    write_moments(path, [*odd, *remaining])
     train = open_trees(config).train
     assert train.note == (
         "2 of 4 videos of train have no tree: 1 with a single moment, 1 in which no moment follows"
@@ -316,27 +318,27 @@ def test_videos_without_tree_are_counted(released):
     assert open_trees(config).train.note == note
 
 
-def test_prepared_trees_outlive_their_source(released):
+def test_prepared_trees_do_not_need_their_source(released):
     config, collection, _, _ = released
     first = open_trees(config)
     assert open_data(config).fingerprint != first.fingerprint
-    collection.root.rename(collection.root.with_name("away"))
+    collection.root.rename(collection.root.with_name("elsewhere"))
     again = open_trees(config)
     assert again.fingerprint == first.fingerprint and again.test.pool.texts == first.test.pool.texts
 
 
-def test_other_moments_or_trees_are_another_data_set(released):
+def test_changed_moments_or_trees_are_another_data_set(released):
     config, collection, videos, _ = released
     before = open_trees(config)
-    given = trees.build(videos["test"][0], "balanced")
-    place = collection.root / "Trees"
-    record = trees.tree_to_json(given, videos["test"][0])
-    (place / "test.trees.jsonl").write_text(json.dumps(record))
+    tree = trees.build(videos["test"][0], "balanced")
+    folder = collection.root / "Trees"
+    record = trees.tree_to_json(tree, videos["test"][0])
+    (folder / "test.trees.jsonl").write_text(json.dumps(record))
     after = open_trees(config)
     assert after.fingerprint != before.fingerprint
-    assert (before.test.num_nodes, after.test.num_nodes) == (12, 5), "the one tree that was given"
+    assert (before.test.num_nodes, after.test.num_nodes) == (12, 5), "the file has one tree"
     assert after.train.num_nodes == before.train.num_nodes
-    write_moments(place / "test.moments.jsonl", videos["test"][:1])
+    write_moments(folder / "test.moments.jsonl", videos["test"][:1])
     assert open_trees(config).fingerprint != after.fingerprint
 
 
@@ -359,7 +361,7 @@ def test_bad_moment_is_named_with_its_line(released, line, complaint):
     assert complaint in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_missing_moments_say_how_they_are_made(released):
+def test_missing_moments_name_the_command_that_makes_them(released):
     config, collection, _, _ = released
     (collection.root / "Trees" / "val.moments.jsonl").unlink()
     with pytest.raises(DataError, match=r"val\.moments\.jsonl.* --out="):
@@ -374,7 +376,7 @@ def test_videos_without_any_tree_are_refused(released):
         open_trees(config)
 
 
-def test_the_form_of_the_trees_needs_no_other_preparation(planted, tmp_path):
+def test_forms_of_trees_share_one_prepared_set(planted, tmp_path):
     nodes = {}
     for form in ("released", "shallow", "balanced"):
         planted.trees.form = form
@@ -383,7 +385,7 @@ def test_the_form_of_the_trees_needs_no_other_preparation(planted, tmp_path):
     assert len(list((tmp_path / "prepared" / "prvr").glob("synthetic_trees*"))) == 1
 
 
-def test_training_trees_are_chosen_by_leaves_share_and_list(planted, tmp_path):
+def test_training_trees_are_selected_by_leaves_share_or_list(planted, tmp_path):
     full = open_trees(planted)
     planted.trees.train_leaves = (2,)
     pairs = open_trees(planted)
@@ -408,7 +410,7 @@ def test_training_trees_are_chosen_by_leaves_share_and_list(planted, tmp_path):
     assert open_trees(planted).train.subset == few.train.subset
     listed.write_text("train_00007\ntrain_00003\n")
     assert open_trees(planted).train.subset != few.train.subset is not None
-    listed.write_text("train_00007\nnobody\n")
+    listed.write_text("train_00007\nmissing\n")
     with pytest.raises(DataError, match="few.txt:2"):
         open_trees(planted)
     planted.trees.train_subset = "half"
@@ -427,7 +429,7 @@ def test_held_out_trees_are_not_trained_on(planted):
     assert all(video.startswith("test") for video in test.pool.videos)
 
 
-LAYOUTS = [  # configuration, what writes the layout, its feature, videos and queries of the test
+LAYOUTS = [  # configuration, method of TinyCorpus, feature, numbers of test videos and queries
     ("ms_sl:tvr", "write_hdf5", "feat", (2, 3)),
     ("clip:ms_sl-tvr", "write_clip", "clip_L14", (2, 3)),
     ("clip:clip4clip_seqtransf-tvr", "write_clip", "clip_L14", (2, 3)),
@@ -442,7 +444,7 @@ LAYOUTS = [  # configuration, what writes the layout, its feature, videos and qu
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "write", "feature", "sizes"), LAYOUTS)
-def test_a_layout_is_trained_on(tiny, tmp_path, name, write, feature, sizes):
+def test_every_layout_can_be_trained_on(tiny, tmp_path, name, write, feature, sizes):
     file, data = name.split(":")
     config = load(ROOT / "configs" / f"{file}.py", f"{data}-debug")
     manual = tmp_path / "manual"

@@ -1,4 +1,4 @@
-"""A prepared set: made once, complete or not there, of a source whose every fault is named."""
+"""Preparation of data sets: once and completely, with every fault of a source named."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ from hlformer_jax.data.split import explained_damage
 
 
 def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
-    """Starts a process that has a `collection` and a `data_dir`."""
+    """Start a process that has a `collection` and a `data_dir`."""
     head = (
         "import sys, os; from hlformer_jax.data.sources.released.layouts import Collection; "
         "from hlformer_jax.data.prepared import prepare; "
@@ -55,13 +55,13 @@ def python(code: str, *args: object, **environment: str) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("storage", ["float32", "float16"])
-def test_records_are_the_source_in_the_storage(tiny, write, tmp_path, storage):
+def test_records_hold_the_source_in_the_storage_dtype(tiny, write, tmp_path, storage):
     prepared = prepare(write(tiny), tmp_path / "out", storage)
     assert_prepared(prepared, tiny, np.dtype(storage))
     assert storage in str(prepared.directory)
 
 
-def test_order_is_that_of_the_caption_list_over_many_shards(tiny, write, tmp_path, monkeypatch):
+def test_many_shards_keep_the_order_of_the_caption_list(tiny, write, tmp_path, monkeypatch):
     tiny.captions["train"].reverse()
     monkeypatch.setattr(module, "_SHARD_BYTES", 300)
     prepared = prepare(write(tiny), tmp_path)
@@ -87,7 +87,7 @@ def test_validation_list_may_be_the_test_list(tiny, write, tmp_path):
         ("words", "hdf5: caption 'val_1#enc#1' holds"),
     ],
 )
-def test_values_that_no_feature_can_be_are_refused(tiny, write, part, expected, value):
+def test_impossible_feature_values_are_refused(tiny, write, part, expected, value):
     features = tiny.frames["val_1"] if part == "frames" else tiny.words["val_1#enc#1"]
     features[2, 3] = value
     with pytest.raises(DataError, match=expected) as error:
@@ -112,21 +112,21 @@ def test_too_many_zeros_are_refused(tiny, write, fault, expected):
     assert_refused(write(tiny), fault, expected)
 
 
-def test_a_few_zero_rows_are_padding_and_warned_of(tiny, write):
+def test_few_zero_rows_are_padding_with_a_warning(tiny, write):
     tiny.frames["train_3"][2] = 0
     tiny.words["val_1#enc#1"][0] = 0
-    warned = warnings_of(write(tiny))
-    assert len(warned) == 2
-    assert "frame 'train_3_2'" in warned[0] and "1 (4.2%) of the 24 frames" in warned[0]
-    assert "caption 'val_1#enc#1'" in warned[1] and "all words of 0" in warned[1]
+    messages = warnings_of(write(tiny))
+    assert len(messages) == 2
+    assert "frame 'train_3_2'" in messages[0] and "1 (4.2%) of the 24 frames" in messages[0]
+    assert "caption 'val_1#enc#1'" in messages[1] and "all words of 0" in messages[1]
 
 
-def test_one_video_and_caption_of_zeros_are_warned_of(tiny, write):
+def test_single_video_and_caption_of_zeros_are_reported(tiny, write):
     tiny.frames["val_1"][:] = 0
     tiny.words["val_1#enc#1"][:] = 0
-    warned = warnings_of(write(tiny))
-    assert len(warned) == 2
-    assert "all frames of 1 (" in warned[0] and "all words of 1 (" in warned[1]
+    messages = warnings_of(write(tiny))
+    assert len(messages) == 2
+    assert "all frames of 1 (" in messages[0] and "all words of 1 (" in messages[1]
 
 
 def test_zeros_throughout_two_captions_are_refused(tiny, write):
@@ -136,7 +136,7 @@ def test_zeros_throughout_two_captions_are_refused(tiny, write):
         read_all(write(tiny))
 
 
-# Once, complete or not there
+# Preparation: once, and complete or absent
 
 
 def test_set_is_prepared_once_and_quietly(tiny, write, tmp_path, capfd):
@@ -166,25 +166,25 @@ def test_changed_source_is_another_set(tiny, write, tmp_path):
 
 
 @pytest.mark.parametrize(("field", "width"), [("visual_dim", 7), ("text_dim", 7)])
-def test_other_widths_do_not_find_the_set(tiny, write, tmp_path, field, width):
+def test_prepared_set_is_not_used_for_other_widths(tiny, write, tmp_path, field, width):
     collection = write(tiny)
     prepare(collection, tmp_path / "out")
     with pytest.raises(DataError, match=field):
         prepare(dataclasses.replace(collection, **{field: width}), tmp_path / "out")
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_the_one_prepared_set_serves_without_its_source(tiny, write, tmp_path, gone):
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_single_prepared_set_serves_without_its_source(tiny, write, tmp_path, is_moved):
     collection = write(tiny)
     prepared = prepare(collection, tmp_path / "out")
     prepare(collection, tmp_path / "out", "float16")
-    if gone:
+    if is_moved:
         collection.root.rename(tmp_path / "elsewhere")
     else:
         collection = dataclasses.replace(collection, manual_dir="")
-    found = prepare(collection, tmp_path / "out")
-    assert found.fingerprint == prepared.fingerprint
-    assert_prepared(found, tiny)
+    reopened = prepare(collection, tmp_path / "out")
+    assert reopened.fingerprint == prepared.fingerprint
+    assert_prepared(reopened, tiny)
 
 
 def test_several_prepared_sets_without_source_are_listed(tiny, write, tmp_path):
@@ -194,10 +194,10 @@ def test_several_prepared_sets_without_source_are_listed(tiny, write, tmp_path):
     sets.append(prepare(collection, tmp_path / "out"))
     with pytest.raises(DataError, match="manual_dir") as error:
         prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
-    assert all(found.fingerprint in str(error.value) for found in sets)
+    assert all(prepared.fingerprint in str(error.value) for prepared in sets)
 
 
-def test_storage_that_is_unknown_is_refused(tmp_path):
+def test_unknown_storage_is_refused(tmp_path):
     with pytest.raises(ValueError, match="data.storage.*float32"):
         prepare(Collection("", "tiny", "feat", 6, 5), tmp_path, "bfloat16")
 
@@ -212,7 +212,7 @@ def test_failed_preparation_leaves_no_set(tiny, write, tmp_path):
         prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
 
 
-def test_source_that_changes_while_it_is_read_is_refused(tiny, write, tmp_path, monkeypatch):
+def test_source_that_changes_while_read_is_refused(tiny, write, tmp_path, monkeypatch):
     collection = write(tiny)
     make = module.Records.make
 
@@ -243,13 +243,13 @@ prepare(collection, data_dir)
     process = python(kill, collection.manual_dir, tmp_path / "out")
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, err
-    left = list((tmp_path / "out").glob("prvr/*/incomplete*"))
-    assert len(left) == 1 and list(left[0].iterdir())
+    incomplete = list((tmp_path / "out").glob("prvr/*/incomplete*"))
+    assert len(incomplete) == 1 and list(incomplete[0].iterdir())
     with pytest.raises(DataError, match="prepared"):
         prepare(dataclasses.replace(collection, manual_dir=""), tmp_path / "out")
     again = prepare(collection, tmp_path / "out")
     assert_prepared(again, tiny)
-    assert not left[0].exists()
+    assert not incomplete[0].exists()
     undisturbed = prepare(collection, tmp_path / "undisturbed")
     for path in undisturbed.directory.glob("*.array_record*"):
         assert (again.directory / path.name).read_bytes() == path.read_bytes()
@@ -281,7 +281,7 @@ print(prepared.directory)
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "index"])
-def test_damaged_set_is_made_anew_and_never_read(tiny, write, tmp_path, damage):
+def test_damaged_set_is_prepared_again_and_never_read(tiny, write, tmp_path, damage):
     collection = write(tiny)
     prepared = prepare(collection, tmp_path / "out")
     (shard,) = prepared.directory.glob("prvr-val.array_record*")
@@ -304,11 +304,11 @@ def test_damaged_file_of_its_full_size_names_the_folder(tiny, write, tmp_path, n
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
     file.write_bytes(content)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as error:
         prepare(collection, tmp_path / "out").split("val")[0]
-    assert str(caught.value).startswith(f"{directory} is damaged (")
-    assert str(caught.value).endswith("remove it, and the same command prepares it again")
-    assert len(str(caught.value).splitlines()) == 1
+    assert str(error.value).startswith(f"{directory} is damaged (")
+    assert str(error.value).endswith("remove it, and the same command prepares it again")
+    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_damaged_file_of_its_full_size_names_the_folder(tiny, write, tmp_path, n
         (OSError("bad record\nof two lines"), True),
     ],
 )
-def test_lack_of_files_or_memory_is_no_damage(error, is_damage):
+def test_lack_of_files_or_memory_is_not_damage(error, is_damage):
     message = r"^here is damaged \(bad record\): remove it" if is_damage else None
     with pytest.raises(DataError if is_damage else type(error), match=message):
         with explained_damage("here"):
@@ -330,10 +330,10 @@ def test_damaged_set_with_foreign_files_is_kept(tiny, write, tmp_path):
     collection = write(tiny)
     directory = prepare(collection, tmp_path / "out").directory
     (directory / "index.json").unlink()
-    left = directory.with_name(f"incomplete.ABC123_{directory.name}")
-    for folder in (left, directory):
+    incomplete = directory.with_name(f"incomplete.ABC123_{directory.name}")
+    for folder in (incomplete, directory):
         (folder / "notes").mkdir(parents=True)
-        (folder / "notes" / "theirs.txt").write_text("theirs")
+        (folder / "notes" / "foreign.txt").write_text("foreign")
     before = sorted(directory.iterdir())
     with pytest.raises(OSError, match="notes"):
         prepare(collection, tmp_path / "out")
@@ -345,7 +345,7 @@ def test_damaged_set_with_foreign_files_is_kept(tiny, write, tmp_path):
     assert len(list(elsewhere.iterdir())) == len(before)
     directory.unlink()
     assert_prepared(prepare(collection, tmp_path / "out"), tiny)
-    assert (left / "notes" / "theirs.txt").read_text() == "theirs"
+    assert (incomplete / "notes" / "foreign.txt").read_text() == "foreign"
 
 
 # Reading by index
@@ -361,7 +361,7 @@ def test_index_beyond_the_split_is_an_index_error(tiny, write, tmp_path):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_source_is_read_from_threads_pickles_and_forks(tiny, write, tmp_path):
+def test_prepared_set_is_read_from_threads_pickles_and_forks(tiny, write, tmp_path):
     source = prepare(write(tiny), tmp_path).split("train")
 
     def read(k):
@@ -391,7 +391,7 @@ sys.exit(os.waitpid(child, 0)[1])
     ("sizes", "expected"),
     [([4, 4, 4], [2, 1]), ([9, 9], [1, 1]), ([1], [1]), ([2, 9, 2], [1, 1, 1])],
 )
-def test_shards_hold_neighbours_and_at_least_one(sizes, expected):
+def test_shards_hold_consecutive_records_and_at_least_one(sizes, expected):
     assert module.shard_lengths(sizes, 8) == expected
 
 
@@ -441,14 +441,14 @@ def test_full_disk_is_reported_before_writing(tiny, write, tmp_path, monkeypatch
     assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
 
 
-def test_write_that_the_system_refuses_is_an_error_of_the_system(tiny, write, tmp_path):
-    collection, (before, most) = write(tiny), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))
+def test_failed_write_is_an_error_of_the_system(tiny, write, tmp_path):
+    collection, (soft, hard) = write(tiny), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(OSError, match=r"1\.0\.0: write\(\) failed: File too large"):
             prepare(collection, tmp_path / "out")
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
 
 
@@ -459,7 +459,7 @@ class Toy(Source, Reader):
     """Two videos a split, of three frames and two words."""
 
     name, feature, visual_dim, text_dim = "toy", "constant", 3, 2
-    splits = {}  # of each instance its own
+    splits = {}  # replaced in each instance
 
     def __init__(self):
         self.splits = {
@@ -486,7 +486,7 @@ class Toy(Source, Reader):
         return np.ones((2, 2), np.float32)
 
 
-WRONG = {
+SOURCE_FAULTS = {
     "a split is missing": (lambda t: t.splits.pop("val"), "toy: has the splits .'test', 'train'.;"),
     "a split is empty": (lambda t: t.splits["val"].clear(), "toy: split 'val' has no video"),
     "no caption": (lambda t: t.splits["val"].update(val_1=[]), "'val_1' of val has no caption"),
@@ -512,17 +512,17 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("fault", SOURCE_FAULTS)
 def test_fault_of_a_source_is_one_line(tmp_path, fault):
     toy = Toy()
-    break_it, expected = WRONG[fault]
+    break_it, expected = SOURCE_FAULTS[fault]
     break_it(toy)
     with pytest.raises(DataError, match=expected) as error:
         prepare(toy, tmp_path)
     assert "\n" not in str(error.value)
 
 
-def test_the_whole_memory_is_the_limit(monkeypatch):
+def test_size_of_the_memory_is_the_limit(monkeypatch):
     sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
     check_memory(4_096_000, "a corpus", "make it smaller")

@@ -1,4 +1,4 @@
-"""Trees: the rule that makes them, texts, files, and the pool of nodes."""
+"""Trees of moments: the rule that makes them, their texts and files, and the pool of nodes."""
 
 import json
 import math
@@ -30,16 +30,18 @@ PUBLISHED = Path(os.environ.get("HOVER_DATA", ""))
 
 
 def video(*spans):
+    """Return a video with moments of these times."""
     moments = (AnnotatedMoment(f"v#{k}", a, b, f"does {k}.") for k, (a, b) in enumerate(spans))
     return TimedVideo("v", 100.0, tuple(moments))
 
 
-def in_a_row(count):
-    """Moments of ten seconds without a gap."""
+def adjacent_moments(count):
+    """Return a video with moments of ten seconds without a gap."""
     return video(*((10.0 * k, 10.0 * k + 10) for k in range(count)))
 
 
 def spans(tree):
+    """Return the times of the nodes of a tree."""
     return [(node.start, node.end) for node in tree.nodes]
 
 
@@ -54,15 +56,15 @@ COMPOSED = [
 
 
 @pytest.mark.parametrize(("count", "form", "parents", "items"), COMPOSED)
-def test_moments_in_a_row_are_composed_as_their_form_says(count, form, parents, items):
-    tree = build(in_a_row(count), form)
+def test_adjacent_moments_are_composed_by_the_form(count, form, parents, items):
+    tree = build(adjacent_moments(count), form)
     assert spans(tree) == [(10 * k, 10 * k + 10) for k in range(count)] + parents
     assert tree.items == items and tree.leaves == tuple(range(count))
     assert [node.moments for node in tree.nodes] == [
         tuple(range(int(a) // 10, int(b) // 10)) for a, b in spans(tree)
     ]
     shared = len(tree.edges) - len({child for _, child in tree.edges})
-    assert (shared > 0) == (form == "released" and count > 2), "only there a node has two parents"
+    assert (shared > 0) == (form == "released" and count > 2), "only here has a node two parents"
 
 
 @pytest.mark.parametrize(
@@ -80,9 +82,9 @@ def test_moments_are_adjacent_within_less_than_three_seconds(second, adjacent):
     if adjacent:
         assert tree.leaves == (0, 1)
     elif second[0] > 10:
-        assert tree.leaves == (0,), "they lie apart: a chain"
+        assert tree.leaves == (0,), "distant moments make a chain"
     else:
-        assert tree is None, "they neither follow nor lie apart"
+        assert tree is None, "overlapping moments make no tree"
 
 
 def test_three_second_gap_matches_published_trees():
@@ -106,42 +108,45 @@ def test_longest_run_wins_and_ties_take_the_first():
     assert spans(first)[-1] == (0, 20)
 
 
-def test_moments_apart_make_a_chain_of_the_root_and_the_longest():
+def test_distant_moments_make_a_chain_of_root_and_longest():
     tree = build(video((0, 5), (10, 20), (40, 47)))
     assert spans(tree) == [(10, 20), (0, 47)] and tree.items == ((1, 0),)
     assert tree.nodes[1].moments == (0, 1, 2) and tree.leaves == (0,) and tree.siblings == ()
     tie = build(video((0, 5), (10, 15)))
-    assert spans(tie)[0] == (0, 5), "of equally long ones the first"
+    assert spans(tie)[0] == (0, 5), "the first of equally long moments"
     several = build(video((0, 50), (5, 10), (14, 20), (60, 62)))
-    assert several.nodes[1].moments == (0, 3), "of runs the one whose moments last longest"
+    assert several.nodes[1].moments == (0, 3), "the run whose moments last longest"
 
 
-def test_moments_are_visited_in_the_order_of_time():
+def test_moments_are_visited_in_time_order():
     turned = video((20, 30), (10, 20), (0, 10))
     tree = build(turned)
-    assert spans(tree) == spans(build(in_a_row(3)))
+    assert spans(tree) == spans(build(adjacent_moments(3)))
     assert [node.moments for node in tree.nodes[:4]] == [(2,), (1,), (0,), (2, 1)]
-    told = "does 2. does 1. does 1. does 0."
-    assert texts(tree, turned.moments)[-1] == told and told in trees.parent_texts(turned)
+    root_text = "does 2. does 1. does 1. does 0."
+    assert texts(tree, turned.moments)[-1] == root_text
+    assert root_text in trees.parent_texts(turned)
     assert build(turned, collection="activitynet") is None, "as its published trees were built"
     chain = build(video((40, 47), (10, 20), (0, 5)))
     assert spans(chain) == [(10, 20), (0, 47)] and chain.nodes[1].moments == (2, 1, 0)
 
 
 def test_video_without_a_usable_moment_is_dropped():
-    one, nested = in_a_row(1), video((0, 50), (5, 10))
-    assert build(one) is None and build(nested) is None
-    assert list(build_all([one, in_a_row(2), nested])) == [build(in_a_row(2))]
+    single, nested = adjacent_moments(1), video((0, 50), (5, 10))
+    assert build(single) is None and build(nested) is None
+    assert list(build_all([single, adjacent_moments(2), nested])) == [build(adjacent_moments(2))]
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("count", [2, 3, 4, 6, 7, 9])
 def test_every_form_holds_all_leaves_in_time_order(form, count):
-    tree = build(in_a_row(count), form)
-    pool = make_pool([tree], [in_a_row(count)])
+    tree = build(adjacent_moments(count), form)
+    pool = make_pool([tree], [adjacent_moments(count)])
     assert len(tree.leaves) == count and spans(tree)[-1] == (0, 10.0 * count)
     root = len(tree.nodes) - 1
-    assert {below for above, below in pool.ancestry.tolist() if above == root} == set(range(root))
+    assert {node for ancestor, node in pool.ancestry.tolist() if ancestor == root} == set(
+        range(root)
+    )
     for parent, child in tree.edges:
         assert child < parent and pool.level[child] < pool.level[parent]
         assert set(tree.nodes[child].moments) < set(tree.nodes[parent].moments)
@@ -160,8 +165,8 @@ SETS = [
 
 @pytest.mark.skipif(not PUBLISHED.name, reason="HOVER_DATA does not say where published trees are")
 @pytest.mark.parametrize(("annotated", "published", "form"), SETS)
-def test_the_published_trees_are_reproduced_node_by_node(annotated, published, form):
-    """HOVER_DATA holds the annotations of 2D-TAN's data folder and the authors' own."""
+def test_published_trees_are_reproduced_node_by_node(annotated, published, form):
+    """Compare with trees in HOVER_DATA, which has 2D-TAN's annotations and the authors' trees."""
     if not ((PUBLISHED / annotated).exists() and (PUBLISHED / published).exists()):
         pytest.skip(f"{PUBLISHED} has no {annotated} and {published}")
     durations = sorted((PUBLISHED / annotated).parent.glob("Charades_v1_*.csv"))
@@ -171,11 +176,14 @@ def test_the_published_trees_are_reproduced_node_by_node(annotated, published, f
     expected = json.loads((PUBLISHED / published).read_text())
     assert built.keys() == expected.keys()
     for name, nodes in expected.items():
-        told = texts(built[name], videos[name].moments, read.collection)
-        pairs = zip(built[name].nodes, told, strict=True)
-        ours = {(node.start, node.end, text) for node, text in pairs}
-        stamped = zip(nodes["timestamps"], nodes["sentences"], strict=True)
-        assert ours == {(*span, " ".join(text.split())) for span, text in stamped}, name
+        node_texts = texts(built[name], videos[name].moments, read.collection)
+        pairs = zip(built[name].nodes, node_texts, strict=True)
+        built_nodes = {(node.start, node.end, text) for node, text in pairs}
+        published_nodes = {
+            (*span, " ".join(text.split()))
+            for span, text in zip(nodes["timestamps"], nodes["sentences"], strict=True)
+        }
+        assert built_nodes == published_nodes, name
         assert nodes.get("leaf_num", len(built[name].leaves)) == len(built[name].leaves)
 
 
@@ -183,7 +191,7 @@ def test_the_published_trees_are_reproduced_node_by_node(annotated, published, f
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "shortened"),
     [
         ("A man is on the Island.", "man on land."),
         ("He is both a man", "He man"),
@@ -194,29 +202,29 @@ def test_the_published_trees_are_reproduced_node_by_node(annotated, published, f
         ("a cat, the dog", "a cat, dog"),
     ],
 )
-def test_all_articles_are_deleted_even_inside_words(text, left):
-    assert without_articles(text) == left
+def test_all_articles_are_deleted_even_inside_words(text, shortened):
+    assert without_articles(text) == shortened
 
 
 FIRST, SECOND, THIRD = "A man is on the Island.", "Both run.", "He stops at a a wall."
-TOLD = [
+PARENT_TEXTS = [  # collection, gap between moments in seconds, texts of the parents
     # The leaf that two parents share is listed twice.
     ("activitynet", 0, ["man on land. run.", "run. He stops at wall.",
                         "man on land. run. run. He stops at wall."]),
     ("charades", 0, [f"{FIRST} {SECOND}", f"{SECOND} {THIRD}",
                      f"{FIRST} {SECOND} {SECOND} {THIRD}"]),
-    # The root of a chain tells all its moments and not only its leaf.
+    # The root of a chain has the texts of all its moments and not only of its leaf.
     ("activitynet", 5, ["man on land. run. He stops at wall."]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("collection", "apart", "parents"), TOLD)
-def test_parents_are_identified_by_their_children(collection, apart, parents):
+@pytest.mark.parametrize(("collection", "gap", "parents"), PARENT_TEXTS)
+def test_parents_have_the_texts_of_their_children(collection, gap, parents):
     moments = tuple(
-        AnnotatedMoment(str(k), k * (10.0 + apart), k * (10.0 + apart) + 10, sentence)
+        AnnotatedMoment(str(k), k * (10.0 + gap), k * (10.0 + gap) + 10, sentence)
         for k, sentence in enumerate((FIRST, f" {SECOND}", f" {THIRD}"))
     )
-    leaves = [FIRST] if apart else [FIRST, SECOND, THIRD]
+    leaves = [FIRST] if gap else [FIRST, SECOND, THIRD]
     tree = build(TimedVideo("v", 100.0, moments))
     assert texts(tree, moments, collection) == leaves + parents
 
@@ -224,8 +232,9 @@ def test_parents_are_identified_by_their_children(collection, apart, parents):
 # The pool of nodes
 
 
-def row(name, count, apart=0):
-    step = 10.0 + apart
+def named_video(name, count, gap=0):
+    """Return a video with moments of ten seconds and a gap between them."""
+    step = 10.0 + gap
     moments = (
         AnnotatedMoment(f"{name}#{k}", step * k, step * k + 10, f"{name} does {k}.")
         for k in range(count)
@@ -233,11 +242,11 @@ def row(name, count, apart=0):
     return TimedVideo(name, 200.0, tuple(moments))
 
 
-VIDEOS = [row("a", 3), row("b", 2, apart=5), row("c", 5)]
+VIDEOS = [named_video("a", 3), named_video("b", 2, gap=5), named_video("c", 5)]
 POOL = make_pool([build(video) for video in VIDEOS], VIDEOS)
 
 
-def test_nodes_are_numbered_through_tree_by_tree():
+def test_nodes_are_numbered_tree_by_tree():
     assert POOL.videos == ("a", "b", "c")
     assert POOL.tree.tolist() == [0] * 6 + [1] * 2 + [2] * 11
     assert POOL.leaves.tolist() == [3] * 6 + [1] * 2 + [5] * 11
@@ -257,7 +266,7 @@ def test_items_name_a_parent_and_its_children():
     assert {tuple(edge) for edge in POOL.edges.tolist()} == edges
 
 
-def test_siblings_that_two_items_name_are_one_pair():
+def test_siblings_of_two_items_are_listed_once():
     tree = build(VIDEOS[0])
     twice = Tree("a", tree.nodes, (*tree.items, tree.items[-1]))
     assert twice.siblings == tree.siblings == ((0, 1), (1, 2), (3, 4))
@@ -267,48 +276,48 @@ def test_descendants_are_the_closure_of_the_edges():
     closure = np.zeros((19, 19), int)
     closure[tuple(POOL.edges.T)] = 1
     reached = sum(np.linalg.matrix_power(closure, k) for k in range(1, 5)) > 0
-    found = np.zeros((19, 19), bool)
-    found[tuple(POOL.ancestry.T)] = True
-    np.testing.assert_array_equal(found, reached)
+    ancestry = np.zeros((19, 19), bool)
+    ancestry[tuple(POOL.ancestry.T)] = True
+    np.testing.assert_array_equal(ancestry, reached)
     for nodes in ([5, 0, 4, -1, 18, 8, 7, 6, -1], [-1, -1], [2, 12], list(range(18, -1, -1))):
-        below = POOL.descends(np.asarray(nodes, np.int32))
+        descends = POOL.descends(np.asarray(nodes, np.int32))
         for u, upper in enumerate(nodes):
             for w, lower in enumerate(nodes):
                 real = upper >= 0 and lower >= 0
-                assert below[u, w] == (real and reached[upper, lower]), (upper, lower)
+                assert descends[u, w] == (real and reached[upper, lower]), (upper, lower)
 
 
 # Files of trees
 
 
-VIDEO = TimedVideo(
+FIRST_VIDEO = TimedVideo(
     "v_a",
     60.0,
     tuple(
         AnnotatedMoment(f"v_a#enc#{k}", 10.0 * k, 10.0 * k + 11, f" Löst {k}.") for k in range(5)
     ),
 )
-OTHER = TimedVideo(
+SECOND_VIDEO = TimedVideo(
     "v_b", 9.5, (AnnotatedMoment("v_b#enc#0", 0.0, 1.0, "a"), AnnotatedMoment("x", 5.0, 9.0, "b"))
 )
 
 
-def read(folder, record, video=VIDEO):
-    """Writes a file of one tree and reads it."""
+def read(folder, record, video=FIRST_VIDEO):
+    """Write a file of one tree and read it."""
     path = folder / "t.jsonl"
     path.write_text(json.dumps(record))
     return trees.read_trees(path, [video])
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_trees_are_read_as_they_were_written(tmp_path, form):
-    built = [build(VIDEO, form), build(OTHER, form)]
-    lines = map(trees.tree_to_json, built, [VIDEO, OTHER])
+def test_trees_are_read_back(tmp_path, form):
+    built = [build(FIRST_VIDEO, form), build(SECOND_VIDEO, form)]
+    lines = map(trees.tree_to_json, built, [FIRST_VIDEO, SECOND_VIDEO])
     (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert trees.read_trees(tmp_path / "t.jsonl", [OTHER, VIDEO]) == built
+    assert trees.read_trees(tmp_path / "t.jsonl", [SECOND_VIDEO, FIRST_VIDEO]) == built
 
 
-def test_trees_by_hand_are_ordered_and_may_have_texts(tmp_path):
+def test_handmade_trees_are_ordered_and_may_have_texts(tmp_path):
     record = {
         "video": "v_a",
         "nodes": [
@@ -372,11 +381,11 @@ LEAF, ROOT = (
         ),
     ],
 )
-def test_a_file_of_trees_that_is_wrong_is_refused_by_line(tmp_path, changes, complaint):
+def test_bad_file_of_trees_is_refused_by_line(tmp_path, changes, complaint):
     record = {"video": "v_a", "nodes": [LEAF, ROOT], "subtrees": [[1, 0]]} | changes
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as error:
         read(tmp_path, record)
-    message = str(caught.value)
+    message = str(error.value)
     assert "t.jsonl:1" in message and complaint in message and "\n" not in message
 
 
@@ -393,28 +402,30 @@ FIVE_SPANS = [0, 5], [5, 10], [10, 15], [0, 15], [5, 15]
         ([[4, 1, 2], [3, 4]], "the nodes 0, 3 of video 'v_a' have no parent"),
     ],
 )
-def test_only_one_tree_in_the_order_of_time_is_read(tmp_path, subtrees, complaint):
+def test_only_a_single_tree_in_time_order_is_read(tmp_path, subtrees, complaint):
     nodes = [{"span": span, "moments": ["v_a#enc#0"]} for span in FIVE_SPANS]
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as error:
         read(tmp_path, {"video": "v_a", "nodes": nodes, "subtrees": subtrees})
-    assert complaint in str(caught.value)
+    assert complaint in str(error.value)
 
 
-def test_slips_in_a_file_of_trees_are_warned_of_once(tmp_path, caplog):
+def test_slips_in_a_file_of_trees_are_reported_once(tmp_path, caplog):
     nodes = [
         {"span": [5, 0], "moments": ["v_a#enc#0"], "text": "Another text."},
         {"span": [5, 11], "moments": ["v_a#enc#1"], "text": "Löst  1."},
         {"span": [0, 62], "moments": ["v_a#enc#0", "v_a#enc#1"], "text": "Both."},
     ]
     assert len(read(tmp_path, {"video": "v_a", "nodes": nodes, "subtrees": [[2, 0, 1]]})) == 1
-    late, turned, told = sorted(record.getMessage() for record in caplog.records)
+    late, reversed_span, text = sorted(record.getMessage() for record in caplog.records)
     assert "from 0 to 62 s ends after its video" in late
-    assert "from 5 to 0 s does not end after its start (nodes like this: 1)" in turned
-    assert "from 5 to 0 s is a leaf whose text differs from its moments" in told
+    assert "from 5 to 0 s does not end after its start (nodes like this: 1)" in reversed_span
+    assert "from 5 to 0 s is a leaf whose text differs from its moments" in text
 
 
 def test_nodes_may_end_as_late_as_a_moment_of_the_video(tmp_path):
-    late = VIDEO._replace(moments=(VIDEO.moments[0], VIDEO.moments[1]._replace(end=500.0)))
+    late = FIRST_VIDEO._replace(
+        moments=(FIRST_VIDEO.moments[0], FIRST_VIDEO.moments[1]._replace(end=500.0))
+    )
     tree = build(late)
     assert read(tmp_path, trees.tree_to_json(tree, late), late) == [tree]
 
@@ -429,9 +440,7 @@ def test_nodes_may_end_as_late_as_a_moment_of_the_video(tmp_path):
         ([40, 0], [0, 31], True),
     ],
 )
-def test_a_child_that_juts_out_of_its_parent_is_warned_of(
-    tmp_path, caplog, child, parent, is_warned
-):
+def test_child_that_exceeds_its_parent_is_reported(tmp_path, caplog, child, parent, is_warned):
     nodes = [LEAF | {"span": child}, ROOT | {"span": parent}]
     assert len(read(tmp_path, {"video": "v_a", "nodes": nodes, "subtrees": [[1, 0]]})) == 1
     assert ("node 0 spans 0 to" in caplog.text) == is_warned
@@ -445,7 +454,7 @@ DURATION = np.full(6, 30.0)
 L = np.array([60, 60, 60, 7, 7, 60], np.int32)
 
 
-def test_the_rows_of_a_span_are_its_share_of_the_video():
+def test_rows_of_a_span_are_its_share_of_the_video():
     rows = trees.row_range(SPANS, DURATION, L)
     for (start, end), length, (first, last) in zip(SPANS, L, rows, strict=True):
         assert first == min(math.floor(Fraction(start) / 30 * int(length)), length - 1)
@@ -454,12 +463,12 @@ def test_the_rows_of_a_span_are_its_share_of_the_video():
     assert rows.dtype == np.int32 and rows[3].tolist() == [4, 4] and rows[4].tolist() == [5, 6]
 
 
-def test_a_second_is_its_frame_at_a_frame_a_second():
+def test_second_is_its_row_at_one_frame_per_second():
     for length in range(1, 200):
         seconds = np.arange(length, dtype=float)
         spans = np.stack([seconds, seconds], axis=1)
-        every = np.full(length, length)
-        rows = trees.row_range(spans, every.astype(float), every.astype(np.int32))
+        lengths = np.full(length, length)
+        rows = trees.row_range(spans, lengths.astype(float), lengths.astype(np.int32))
         np.testing.assert_array_equal(rows[:, 0], np.arange(length), str(length))
 
 

@@ -1,4 +1,4 @@
-"""What tests of corpora share: their values compared; their files read, edited and refused."""
+"""Corpora for tests: comparison of their values, and faults in their files."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ SMALL = Corpus(videos=(6, 2, 3), visual_dim=8, text_dim=6)
 
 
 def contents(source):
-    """Every value of a corpus."""
+    """Return the sentences, frame features and word features of a corpus."""
     with source.open() as reader:
         videos = [video for split in SPLITS for video in reader.splits[split]]
         ids = [c.caption_id for split in SPLITS for cs in reader.splits[split].values() for c in cs]
@@ -41,7 +41,7 @@ def contents(source):
 
 
 def assert_equal(first, second):
-    """Checks that two corpora are the same, value by value and in the same order."""
+    """Assert that two corpora have the same values in the same order."""
     assert first[0] == second[0]
     for part in (1, 2):
         assert list(first[part]) == list(second[part])
@@ -55,20 +55,20 @@ CLIPS = {
     "val": [("-e", 30, 180), ("f_", 0, 120)],
     "test": [("g", 0, 150)],
 }
-"""The annotated clip of every query of `write_qvhighlights`: a YouTube id and seconds."""
+"""Annotated clips of the queries of `write_qvhighlights`: YouTube id, start and end in seconds."""
 
 
 def write_qvhighlights(manual_dir):
-    """Writes QVHighlights as Moment-DETR's authors have it; the values by clip and by query."""
+    """Write QVHighlights as Moment-DETR's authors do; return the values by clip and by query."""
     source = QVHighlights(str(manual_dir))
     rng = np.random.default_rng(4)
     clips, queries = {}, {}
     for folder in (*WIDTHS, TEXT_FOLDER):
         source.features(folder).mkdir(parents=True)
     source.queries("train").parent.mkdir()
-    for split, listed in CLIPS.items():
+    for split, clips_of_split in CLIPS.items():
         lines = []
-        for youtube, start, end in listed:
+        for youtube, start, end in clips_of_split:
             clip, name = f"{youtube}_{start:.1f}_{end:.1f}", f"qid{7 + len(queries)}"
             record = {"qid": 7 + len(queries), "query": "a thing", "duration": 150, "vid": clip}
             lines.append(json.dumps(record | {"relevant_windows": [[0, 4], [8, 12]]}))
@@ -90,7 +90,7 @@ def write_qvhighlights(manual_dir):
 
 
 def read_all(collection):
-    """Opens a collection and makes every record of it."""
+    """Open a collection and make all of its records."""
     with collection.open() as reader:
         records = Records(collection, reader, "float32")
         for split, videos in reader.splits.items():
@@ -100,12 +100,12 @@ def read_all(collection):
 
 
 def edit(path: Path, change) -> None:
-    """Replaces a file's bytes."""
+    """Replace the bytes of a file by `change` of them."""
     path.write_bytes(change(path.read_bytes()))
 
 
 def line(number: int, new: bytes):
-    """Replaces a line, counted from 1."""
+    """Return a change that replaces a line, counted from 1."""
 
     def change(data: bytes) -> bytes:
         lines = data.split(b"\n")
@@ -116,22 +116,22 @@ def line(number: int, new: bytes):
 
 
 def feature(name, change):
-    """A fault in the bytes of a file of frame features."""
+    """Return a fault in the bytes of a file of frame features."""
     return lambda collection: edit(collection.feature_dir / name, change)
 
 
 def words(change):
-    """A fault in the file of word features."""
+    """Return a fault in the file of word features."""
 
-    def broken(collection):
+    def fault(collection):
         with h5py.File(collection.text_features, "r+") as file:
             change(file)
 
-    return broken
+    return fault
 
 
 def assert_refused(collection, fault, expected):
-    """Breaks a sound collection in one way; the error's one line must hold what is expected."""
+    """Add a fault to a valid collection and assert that its error is one line with these parts."""
     read_all(collection)
     fault(collection)
     with pytest.raises(DataError) as error:
@@ -142,7 +142,7 @@ def assert_refused(collection, fault, expected):
 
 
 def warnings_of(collection):
-    """What is warned of while a collection is read."""
+    """Return the warnings that are logged while a collection is read."""
 
     class Collect(logging.Handler):
         def emit(self, record):
@@ -159,7 +159,7 @@ def warnings_of(collection):
 
 
 def assert_prepared(prepared, tiny, dtype=np.float32):
-    """Checks every record and the index against the values the corpus was written from."""
+    """Assert that all records and the index have the values that the corpus was written from."""
     for split in SPLITS:
         videos = {}
         for caption, sentence in tiny.captions[split]:

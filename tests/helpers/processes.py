@@ -1,4 +1,4 @@
-"""Commands of the package as a person starts them: processes of their own."""
+"""Commands of the package, each run in a process."""
 
 import json
 import os
@@ -11,9 +11,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment(devices=1):
-    """The environment of a process that computes as this one does, on so many virtual devices.
+    """Return the environment of a process with so many virtual devices.
 
-    It imports the modules of tests too. conftest.py has set the rest, kept programs among it.
+    The process computes as this one does and can import the helpers of tests. conftest.py has set
+    the other variables, such as the cache of compiled programs.
     """
     flags = [os.environ.get("XLA_FLAGS", "")]
     if devices > 1:
@@ -33,12 +34,12 @@ def command(module, *arguments):
 
 
 def run(module, *arguments, **options):
-    """Runs a module of the package to its end."""
+    """Run a module of the package to its end."""
     return finish(command(module, *arguments), **options)
 
 
 def finish(command, env=None, timeout=300, **options):
-    """Runs a command to its end; the result has its status and what it wrote."""
+    """Run a command to its end and return its status and output."""
     return subprocess.run(
         command,
         env=env or environment(),
@@ -51,7 +52,7 @@ def finish(command, env=None, timeout=300, **options):
 
 
 def start(module, *arguments, env=None, **options):
-    """Starts a module of the package; what it writes is to be read by `communicate`."""
+    """Start a module of the package, whose output the caller reads with `communicate`."""
     return subprocess.Popen(
         command(module, *arguments),
         env=env or environment(),
@@ -62,21 +63,21 @@ def start(module, *arguments, env=None, **options):
     )
 
 
-class Done(NamedTuple):
-    """What a call came to: its exit status, and what it wrote to standard error."""
+class CallResult(NamedTuple):
+    """Exit status and standard error of a call."""
 
     status: int
     stderr: str
 
 
 def calls(module, arguments, directory):
-    """Calls `python -m MODULE ARGUMENTS` in a directory, once for each; returns a list of `Done`.
+    """Call `python -m MODULE` in a directory once per list of arguments and return the results.
 
-    Each call is a process of its own, as flags and JAX's settings are those of a process.
+    Each call is a separate process, because flags and the settings of JAX belong to a process.
     """
-    done = subprocess.run(
+    server = subprocess.run(
         [sys.executable, __file__, module],
-        input=json.dumps([list(map(str, one)) for one in arguments]),
+        input=json.dumps([list(map(str, flags)) for flags in arguments]),
         capture_output=True,
         text=True,
         cwd=directory,
@@ -84,7 +85,7 @@ def calls(module, arguments, directory):
         timeout=300,
         check=True,
     )
-    return [Done(*one) for one in json.loads(done.stdout)]
+    return [CallResult(*result) for result in json.loads(server.stdout)]
 
 
 def _serve(module):
@@ -94,7 +95,7 @@ def _serve(module):
     package, _, last = module.rpartition(".")
     name = f"{module}.__main__" if last in ("sweep", "benchmarks", "figures") else module
     program = importlib.import_module(name)
-    # What the commands load when their flags are right.
+    # Modules that the commands import once their flags are valid.
     for lazy in ("training.loop", "training.loaded_run", "sweep.tables", "sweep.runs"):
         importlib.import_module(f"hlformer_jax.{lazy}")
     results = []

@@ -1,6 +1,6 @@
 """Training runs that take seconds, and comparisons of their files.
 
-`Tree` is a family of models that shares no code with the models of the papers: it embeds a tree in
+`Tree` is a family of models that shares no code with the models of the papers. It embeds a tree in
 hyperbolic space.
 """
 
@@ -28,14 +28,14 @@ from hlformer_jax.runtime import devices
 from hlformer_jax.training import loop
 
 STEPS = 9
-"""Of a run: 3 epochs of 10 examples in batches of 4."""
+"""Steps of a run: 3 epochs of 10 examples in batches of 4."""
 
 CHUNKS = (2, 3, 4, 6, 8, 9)
-"""The step after each chunk's last: chunks end with an epoch and before a multiple of two."""
+"""Step after the last of each chunk: chunks end with an epoch and before a multiple of two."""
 
 
 def config(**options):
-    """What the runs of both families have in common."""
+    """Return the configuration that the runs of `Tree` and of retrieval share."""
     config = debug(default())
     config.train.update(batch_size=4, epochs=3, log_every=2, checkpoint_seconds=0.0)
     config.update_from_flattened_dict(options)
@@ -43,12 +43,12 @@ def config(**options):
 
 
 def tree(**options):
-    """The configuration of a run of `Tree`."""
+    """Return the configuration of a run of `Tree`."""
     return config(**{"eval.select": "nearest", "optim.learning_rate": 0.1, **options})
 
 
 def retrieval(data_dir, **options):
-    """The configuration of a run of a model of the family: one block, one branch."""
+    """Return the configuration of a run of retrieval: one block, one branch."""
     small = config()
     small.data.update(data_dir=str(data_dir), visual_dim=8, text_dim=8, synthetic_videos=(10, 4, 5))
     small.data.update(max_frames=8, max_clips=4, max_words=6)
@@ -61,7 +61,7 @@ def retrieval(data_dir, **options):
 
 
 def hover(data_dir, **options):
-    """The configuration of a run of HOVER on synthetic trees."""
+    """Return the configuration of a run of HOVER on synthetic trees."""
     config = debug(default("hover"))
     config.data.update(data_dir=str(data_dir), visual_dim=8, text_dim=6, synthetic_videos=(8, 4, 6))
     config.data.update(max_frames=64, max_clips=1)
@@ -74,35 +74,35 @@ def hover(data_dir, **options):
 
 
 def write(config, path):
-    """Writes a configuration as a file that a command reads."""
+    """Write a configuration to a file that a command reads."""
     path.write_text(
         "from ml_collections import ConfigDict\n\n\n"
         f"def get_config():\n    return ConfigDict({config.to_dict()!r})\n"
     )
 
 
-def program_fields(config, but=()):
-    """What of a configuration the compiled steps depend on, but for some fields."""
+def program_fields(config, excluded=()):
+    """Return the fields that the compiled steps depend on, without the excluded ones."""
     fields = json.loads(config.to_json())
-    without = ("train.checkpoint_seconds", "train.patience", "train.baseline")
-    for field in (*without, "eval.select", "data.data_dir", *but):
+    unused = ("train.checkpoint_seconds", "train.patience", "train.baseline")
+    for field in (*unused, "eval.select", "data.data_dir", *excluded):
         section, _, name = field.partition(".")
         fields[section].pop(name, None)  # not every family has every field
     return json.dumps(fields)
 
 
 def start(config, directory):
-    """The trainer of a tree, while its directory is claimed."""
+    """Return the trainer of a tree; its directory is claimed while the context lasts."""
     return loop.start(config, directory, family=Tree(config))
 
 
 def train(config, directory):
-    """Trains a tree and tests it."""
+    """Train a tree and test it."""
     return loop.train(config, directory, family=Tree(config))
 
 
 def signal_before(trainer, last, *numbers):
-    """Makes the process receive signals before the chunk that ends with a step."""
+    """Send signals to this process before the chunk that ends with the step `last`."""
     steps = trainer.steps
 
     def stop(state, chunk):
@@ -115,7 +115,7 @@ def signal_before(trainer, last, *numbers):
 
 
 def train_stopped(config, directory, last):
-    """Trains a family of the package until SIGTERM in the chunk that ends with a step."""
+    """Train a family of the package until SIGTERM in the chunk that ends with the step `last`."""
     stops = pytest.raises(loop.Stopped, match=f"saved step {last}")
     with stops, loop.start(config, directory) as trainer:
         signal_before(trainer, last, signal.SIGTERM)
@@ -123,30 +123,30 @@ def train_stopped(config, directory, last):
 
 
 def records(directory):
-    """The lines of metrics.jsonl."""
+    """Return the records in metrics.jsonl."""
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def _newest(directory):
-    """The newest state of a run, as NumPy."""
+    """Return the arrays of the newest state of a run, as NumPy."""
     series = directory / "checkpoints" / "newest"
     [step] = [path for path in series.iterdir() if path.name.isdigit()]
     return jax.tree.leaves(ocp.StandardCheckpointer().restore((step / "tree").absolute()))
 
 
 def assert_same(directory, finished):
-    """Two runs left the same bits: their records, their metrics and their state."""
+    """Assert that two runs have the same records, metrics and state, bit for bit."""
     for name in ("metrics.jsonl", "test_metrics.json"):
         assert (directory / name).read_bytes() == (finished / name).read_bytes(), name
-    for one, other in zip(_newest(directory), _newest(finished), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for array, expected in zip(_newest(directory), _newest(finished), strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 PARENTS = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 4], np.int32)  # of nodes 1 to 10
 
 
 class ExampleBatch(NamedTuple):
-    """Rows of the arrays, those of the first example where padded; `mask` is True for real ones."""
+    """Rows of the arrays; `mask` is False for padding, which repeats the first example."""
 
     examples: Any
     mask: Any
@@ -154,7 +154,7 @@ class ExampleBatch(NamedTuple):
 
 @dataclasses.dataclass
 class ExampleFeed:
-    """Chunks of a run whose data is a few arrays: every device holds all, a batch is some rows."""
+    """Feed of a few arrays, which every device holds; a batch is a selection of their rows."""
 
     examples: Any
     groups: Sequence[Group]
@@ -175,7 +175,7 @@ class ExampleFeed:
     def chunks(self, first=0):
         self.load()
         for group in (group.after(first) for group in self.groups if group.end > first):
-            indices = np.full(self._shape, -1, np.int32)  # of padding
+            indices = np.full(self._shape, -1, np.int32)  # -1 marks padding
             for row, step in zip(indices, group.steps, strict=False):
                 row[: len(step)] = step
             indices = devices.replicate(self.mesh, indices)
@@ -201,25 +201,25 @@ class Edges(NamedTuple):
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Attraction:
-    """Pulls children to their parents and from a node drawn at each step."""
+    """Loss that pulls children to their parents and away from a node drawn at each step."""
 
     seed: Any
     margin: Any
-    terms: tuple[str, ...] = dataclasses.field(metadata=STATIC, default=("near", "far"))
+    terms: tuple[str, ...] = dataclasses.field(metadata=STATIC, default=("attraction", "repulsion"))
 
     def __call__(self, params, batch, step):
         points, (edges, real) = lorentz.from_space(params["space"]), batch
         child, parent = (jnp.where(real, nodes, 0) for nodes in edges)
         key = jax.random.fold_in(jax.random.key(self.seed), step)
-        other = jax.random.randint(key, child.shape, 0, len(points))
-        # At once, because a distance takes a second to trace.
-        to_parent, to_other = lorentz.distance(points[child], points[jnp.stack([parent, other])])
-        near, far = jnp.mean(to_parent), jnp.mean(jax.nn.relu(self.margin - to_other))
-        return near + far, {"near": near, "far": far}
+        drawn = jax.random.randint(key, child.shape, 0, len(points))
+        # One call for both distances, because tracing a distance takes a second.
+        to_parent, to_drawn = lorentz.distance(points[child], points[jnp.stack([parent, drawn])])
+        attraction, repulsion = jnp.mean(to_parent), jnp.mean(jax.nn.relu(self.margin - to_drawn))
+        return attraction + repulsion, {"attraction": attraction, "repulsion": repulsion}
 
 
 class Tree:
-    """The family."""
+    """Family of models that embeds a tree of 11 nodes."""
 
     fingerprint, num_examples = "a tree of 11 nodes", len(PARENTS)
 
@@ -227,7 +227,7 @@ class Tree:
         self.config, self.mesh = config, mesh or devices.mesh()
 
     def check_trainable(self):
-        """Whatever the configuration, a tree can be trained."""
+        """Accept every configuration."""
 
     def init_params(self):
         points = np.random.default_rng(self.config.seed).normal(size=(len(PARENTS) + 1, 2))
@@ -261,7 +261,7 @@ class Tree:
         return {}
 
     def close(self):
-        """Nothing to give back."""
+        """Do nothing: a tree holds no resources."""
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""Ensembles of score files: combined ranks, alignment by name, and what is refused."""
+"""Ensembles of score files: combined ranks, alignment by name, and refused files."""
 
 import json
 
@@ -22,7 +22,7 @@ def scores():
     return np.random.default_rng(0).normal(size=(2, 12, 6)).astype(np.float32)
 
 
-def test_members_of_other_ranges_count_alike(scores):
+def test_range_of_scores_does_not_weight_members(scores):
     a, b = scores
     np.testing.assert_allclose(
         ensemble.combine([a, 100 * b + 7]), ensemble.combine([a, b]), atol=1e-5
@@ -33,17 +33,17 @@ def test_members_of_other_ranges_count_alike(scores):
 
 
 def test_equal_scores_count_as_zero():
-    for score in (0.1, 1 / 3, -0.7, 1e20):  # whose means are rounded in different ways
+    for score in (0.1, 1 / 3, -0.7, 1e20):  # their means are rounded in different ways
         assert not ensemble.combine([np.full((5, 4), score)]).any()
 
 
-def test_ranks_are_those_of_the_combined_scores(tmp_path, scores):
+def test_ranks_follow_the_combined_scores(tmp_path, scores):
     files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
     results = ensemble.evaluate(files, tmp_path / "out")
     for name, matrix in zip(results, [*scores, ensemble.combine(list(scores))], strict=True):
-        own = matrix[np.arange(12), RELEVANT][:, None]
+        true_scores = matrix[np.arange(12), RELEVANT][:, None]
         assert results[name].metrics["R@1"] == pytest.approx(
-            100 * np.mean((matrix > own).sum(1) == 0)
+            100 * np.mean((matrix > true_scores).sum(1) == 0)
         )
     written = json.loads((tmp_path / "out" / "test_metrics.json").read_text())
     assert written == results["ensemble"].as_json()
@@ -78,14 +78,14 @@ def test_rows_and_columns_are_aligned_by_name(tmp_path, scores):
     )
     first, second = (_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores))
     expected = ensemble.evaluate([first, second])["ensemble"]
-    found = ensemble.evaluate([first, shuffled])["ensemble"]
-    assert found == expected
-    np.testing.assert_array_equal(found.per_query["ranks"], expected.per_query["ranks"])
+    result = ensemble.evaluate([first, shuffled])["ensemble"]
+    assert result == expected
+    np.testing.assert_array_equal(result.per_query["ranks"], expected.per_query["ranks"])
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path, scores):
     right = _write(tmp_path / "right.npz", scores[0])
-    others = {
+    faults = {
         r"other queries than .*only one of the two has 'v5#1' \(2 differ\)": dict(
             queries=[*QUERIES[:-1], "x#0"]
         ),
@@ -93,7 +93,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, scores):
         "other relevant videos": dict(relevant=RELEVANT[::-1]),
         "a name twice": dict(videos=["v0", *VIDEOS[:-1]]),
     }
-    for message, arrays in others.items():
+    for message, arrays in faults.items():
         wrong = _write(tmp_path / "wrong.npz", scores[1], **arrays)
         with pytest.raises(EnsembleError, match=message):
             ensemble.evaluate([right, wrong])
@@ -107,7 +107,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, scores):
         ensemble.evaluate([right])
 
 
-def test_a_member_given_twice_is_refused(tmp_path, scores):
+def test_repeated_member_is_refused(tmp_path, scores):
     files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
     (tmp_path / "link.npz").symlink_to(files[0])
     for name in ("0.npz", "link.npz"):
@@ -120,28 +120,28 @@ SENTENCES = [f"sentence {name}" for name in QUERIES]
 
 def test_members_with_other_sentences_are_refused(tmp_path, scores):
     first = _write(tmp_path / "first.npz", scores[0], sentences=SENTENCES, data="a")
-    changed = [*SENTENCES[:-1], "others"]
-    other = _write(tmp_path / "other.npz", scores[1], sentences=changed, data="b")
+    sentences = [*SENTENCES[:-1], "others"]
+    edited = _write(tmp_path / "other.npz", scores[1], sentences=sentences, data="b")
     complaint = (
         r"other\.npz is of other data than .*: the sentence of query 'v5#1' is 'others', not"
     )
     with pytest.raises(EnsembleError, match=complaint):
-        ensemble.evaluate([first, other])
+        ensemble.evaluate([first, edited])
     few = _write(tmp_path / "few.npz", scores[1], sentences=SENTENCES[:-1], data="a")
     with pytest.raises(EnsembleError, match=r"few\.npz has 11 sentences for 12 queries"):
         ensemble.evaluate([first, few])
 
 
-def test_members_of_other_or_unknown_data_are_named(tmp_path, scores, caplog):
+def test_members_of_different_or_unknown_data_are_named(tmp_path, scores, caplog):
     first = _write(tmp_path / "first.npz", scores[0], sentences=SENTENCES, data="a")
     recorded = {"queries": QUERIES[::-1], "sentences": SENTENCES[::-1], "data": "a"}
-    same = _write(tmp_path / "same.npz", scores[1], relevant=RELEVANT[::-1], **recorded)
-    assert ensemble.evaluate([first, same]) and not caplog.records
-    other = _write(tmp_path / "other.npz", scores[1], sentences=SENTENCES, data="b")
+    reordered = _write(tmp_path / "same.npz", scores[1], relevant=RELEVANT[::-1], **recorded)
+    assert ensemble.evaluate([first, reordered]) and not caplog.records
+    second = _write(tmp_path / "other.npz", scores[1], sentences=SENTENCES, data="b")
     old = _write(tmp_path / "old.npz", scores[1])
-    ensemble.evaluate([old, first, other])
-    unknown, differing = [record.getMessage() for record in caplog.records]
-    assert "old.npz does not record its data" in unknown
+    ensemble.evaluate([old, first, second])
+    unrecorded, differing = [record.getMessage() for record in caplog.records]
+    assert "old.npz does not record its data" in unrecorded
     assert "other.npz has the same queries as" in differing and "first.npz" in differing
 
 
@@ -154,17 +154,17 @@ def test_data_of_one_element_is_read(tmp_path, scores):
     assert ensemble.evaluate(files)
 
 
-def test_ranks_of_a_run_are_no_scores(tmp_path, scores):
+def test_ranks_of_a_run_are_refused_as_scores(tmp_path, scores):
     right = _write(tmp_path / "right.npz", scores[0])
     ranks = tmp_path / "test_queries.npz"
     np.savez(ranks, ranks=RELEVANT, videos=RELEVANT)
-    with pytest.raises(EnsembleError) as caught:
+    with pytest.raises(EnsembleError) as error:
         ensemble.evaluate([right, ranks])
-    assert str(caught.value).count(str(ranks)) == 1 and "a new name" in str(caught.value)
-    assert "overwrite" not in str(caught.value)
+    assert str(error.value).count(str(ranks)) == 1 and "a new name" in str(error.value)
+    assert "overwrite" not in str(error.value)
 
 
-def test_an_ensemble_replaces_none_of_its_members(tmp_path, scores):
+def test_ensemble_replaces_none_of_its_members(tmp_path, scores):
     files = [_write(tmp_path / "a.npz", scores[0])]
     files.append(_write(tmp_path / "test_queries.npz", scores[1]))
     before = files[1].read_bytes()
@@ -181,7 +181,7 @@ def test_metrics_of_a_run_are_never_replaced(tmp_path, scores):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
-def test_scores_that_are_not_finite_are_refused_by_name(tmp_path, scores, value):
+def test_non_finite_scores_are_refused_by_name(tmp_path, scores, value):
     wrong = scores[1].astype(np.float64)
     wrong[2, 3] = wrong[4, 5] = value
     files = [_write(tmp_path / "a.npz", scores[0]), _write(tmp_path / "wrong.npz", wrong)]

@@ -1,9 +1,8 @@
-"""Ranks, moments and their metrics; the evaluation of a split, against NumPy over all examples."""
+"""Evaluation of a split, ranks, moments and their metrics, against NumPy over all examples."""
 
 import dataclasses
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +14,10 @@ from hlformer_jax.config import default
 from hlformer_jax.data.annotations.spans import Span
 from hlformer_jax.data.sources.protocol import DataError
 from hlformer_jax.data.split import Example, Split
-from hlformer_jax.models import VideoEncoding
 from hlformer_jax.models.hlformer import Lifted
 from hlformer_jax.ops import lorentz
 from hlformer_jax.pytrees import STATIC, register_dataclass
-from hlformer_jax.retrieval import corpus, moments, ranking
+from hlformer_jax.retrieval import moments, ranking
 from hlformer_jax.retrieval.evaluation import Evaluator, mean_pooled_scores, zero_shot_scores
 from hlformer_jax.retrieval.moments import MAX_GAP_PERIODS, Moment, find_moments
 from hlformer_jax.retrieval.ranking import Result, ScoreError, print_table
@@ -52,17 +50,20 @@ def evaluator(config):
 def expected(config, split):
     examples = [split[index] for index in range(VIDEOS)]
     queries = np.stack([words[0] for example in examples for words in example.words])
-    pad = lambda x: np.pad(x, ((0, F - len(x)), (0, 0)))
     clips = np.stack([example.clips for example in examples])
-    frames = np.stack([pad(example.frames) for example in examples])
+    frames = np.stack([np.pad(x.frames, ((0, F - len(x.frames)), (0, 0))) for x in examples])
     clip, frame = (
         tiny.cosine_maxima(queries @ MATRIX, positions @ MATRIX)[0] for positions in (clips, frames)
     )
     return config.model.clip_weight * clip + config.model.frame_weight * frame
 
 
+def _unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
 @pytest.mark.parametrize("resident", [False, True])
-def test_scores_follow_the_order_of_captions_and_videos(evaluator, split, expected, resident):
+def test_scores_are_ordered_by_caption_and_video(evaluator, split, expected, resident):
     encoded = evaluator.encode(MATRIX, evaluator.feed(split, resident))
     scores = evaluator.score(*encoded, split)
     assert scores.shape == (CAPTIONS, VIDEOS)
@@ -79,8 +80,8 @@ def test_corpus_has_the_dtype_of_the_configuration(config, split):
 
 def test_metrics_agree_for_ranks_and_scores(evaluator, split, expected):
     result = evaluator.evaluate(MATRIX, evaluator.feed(split))
-    own = expected[np.arange(CAPTIONS), split.caption_video]
-    ranks = 1 + np.sum(expected > own[:, None], axis=1)  # no two scores are equal
+    true_scores = expected[np.arange(CAPTIONS), split.caption_video]
+    ranks = 1 + np.sum(expected > true_scores[:, None], axis=1)  # no two scores are equal
     assert (result.queries, result.videos) == (CAPTIONS, VIDEOS)
     assert result.metrics == pytest.approx(ranking.metrics(ranks))
     assert evaluator.result(expected.astype(np.float32), split) == result
@@ -104,7 +105,7 @@ def test_captions_without_finite_scores_are_counted(evaluator, split, expected):
         evaluator.evaluate(np.full_like(MATRIX, 3e38), feed)
 
 
-def test_first_moments_are_those_of_the_scores_over_time(config, split, expected):
+def test_moments_and_metrics_follow_scores_over_time(config, split, expected):
     rng = np.random.default_rng(1)
     lengths = 3.0 * split.source_frames_per_video  # a frame in three seconds
     ids, spans = split.caption_ids(), {}
@@ -114,7 +115,6 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
     timed = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
     evaluator = Evaluator(tiny.Linear(), config, devices.mesh())
     result = evaluator.evaluate(MATRIX, evaluator.feed(timed))
-    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     overlaps, caption = [], 0
     for video in range(VIDEOS):
         example = timed[video]
@@ -122,9 +122,9 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
         inner = np.round(np.asarray([1, 2]) / 3 * count)  # boundaries of the three clips
         clip_of = np.searchsorted(inner, np.arange(count), "right")
         for words in example.words:
-            query = unit(words[0] @ MATRIX)
-            over_time = 0.7 * (unit(example.clips @ MATRIX) @ query)[clip_of]
-            over_time += 0.3 * (unit(example.frames @ MATRIX) @ query)
+            query = _unit(words[0] @ MATRIX)
+            over_time = 0.7 * (_unit(example.clips @ MATRIX) @ query)[clip_of]
+            over_time += 0.3 * (_unit(example.frames @ MATRIX) @ query)
             [moment] = find_moments(3.0 * np.arange(count), over_time, 3.0, 1)
             name, caption = ids[caption], caption + 1
             if name in spans:
@@ -147,17 +147,17 @@ def test_first_moments_are_those_of_the_scores_over_time(config, split, expected
             group = "0-0.2" if share <= 0.2 else "0.2-0.4" if share <= 0.4 else "0.4-1"
             groups[group].append(rank)
     assert min(map(len, groups.values())) > 1
-    for group, own in groups.items():
-        recalls = [100 * sum(rank <= k for rank in own) / len(own) for k in (1, 5, 10, 100)]
-        found = [result.metrics[f"ratio={group}/{name}"] for name in ranking.metrics(np.ones(1))]
-        assert found == pytest.approx([*recalls, sum(recalls)])
+    for group, ranks in groups.items():
+        recalls = [100 * sum(rank <= k for rank in ranks) / len(ranks) for k in (1, 5, 10, 100)]
+        metrics = [result.metrics[f"ratio={group}/{name}"] for name in ranking.metrics(np.ones(1))]
+        assert metrics == pytest.approx([*recalls, sum(recalls)])
 
 
 def test_ratio_at_a_bound_is_in_the_lower_group():
     spans = [Span(1.3, 3.3, 10.0), Span(0.0, 9.0, 10.0), None, Span(0.0, 10.5, 10.0)]
-    named = ranking.metrics_by_ratio(np.asarray([1, 2, 3, 9]), moments.ratios(spans))
-    assert {name.partition("/")[0] for name in named} == {"ratio=0-0.2", "ratio=0.4-1"}
-    assert (named["ratio=0-0.2/R@1"], named["ratio=0.4-1/R@5"]) == (100, 50)
+    metrics = ranking.metrics_by_ratio(np.asarray([1, 2, 3, 9]), moments.ratios(spans))
+    assert {name.partition("/")[0] for name in metrics} == {"ratio=0-0.2", "ratio=0.4-1"}
+    assert (metrics["ratio=0-0.2/R@1"], metrics["ratio=0.4-1/R@5"]) == (100, 50)
 
 
 class _LiftingModule(tiny.LinearModule):
@@ -171,10 +171,10 @@ class _Lifting(tiny.Linear):
 
     module: Any = dataclasses.field(metadata=STATIC, default=_LiftingModule)
 
-    def apply(self, params, inputs, *rest, method, rngs=None):
+    def apply(self, params, inputs, *captions, method, rngs=None):
         if method != "lift":
             return super().apply(params, inputs, method=method, rngs=rngs)
-        points = inputs.frames.mean(axis=1), 4 * rest[0]
+        points = inputs.frames.mean(axis=1), 4 * captions[0]
         return Lifted(*(lorentz.from_space(x, 0.5) for x in points), jnp.float32(0.5))
 
 
@@ -199,16 +199,16 @@ def test_cone_share_compares_captions_with_their_video(config, split):
 
 def test_times_of_other_captions_are_refused(config):
     spans = {"elsewhere#0": Span(0.0, 1.0, 2.0)}
-    other = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
+    mismatched = Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data, spans)
     with pytest.raises(DataError, match="'video0#0'"):
-        other.caption_spans()
+        mismatched.caption_spans()
     with pytest.raises(DataError, match="val split .* 'video0#0'"):
-        other.check_spans("val")
+        mismatched.check_spans("val")
     Split(SimulatedVideos(VIDEOS, CAPTIONS, config.data), config.data).check_spans("val")
 
 
 class _Split(list):
-    """Videos with the two attributes of `pipeline.Split` that the baseline reads."""
+    """Videos with the attributes of `Split` that the baselines read."""
 
     def __init__(self, examples):
         super().__init__(examples)
@@ -217,6 +217,7 @@ class _Split(list):
 
 
 def _split(rng, videos, weights, linear):
+    """Return videos whose mean frame is a linear map of their mean words, or unrelated."""
     examples = []
     for _ in range(videos):
         words = tuple(rng.normal(size=(3, weights.shape[0])) for _ in range(2))
@@ -224,7 +225,7 @@ def _split(rng, videos, weights, linear):
         if not linear:
             mean = rng.normal(size=mean.shape)
         noise = rng.normal(size=(5, len(mean)))
-        frames = mean + noise - noise.mean(axis=0)  # the mean alone tells the video
+        frames = mean + noise - noise.mean(axis=0)  # only the mean identifies the video
         examples.append(Example(frames[:1], frames, words))
     return _Split(examples)
 
@@ -238,8 +239,8 @@ def test_linear_baseline_finds_a_linear_relation(linear):
     scores = mean_pooled_scores(train, val, test)
     assert scores.shape == (60, 30)
     assert np.abs(scores).max() <= 1 + 1e-9
-    own = scores[np.arange(60), test.caption_video]
-    top5 = np.mean(np.sum(scores > own[:, None], axis=1) < 5)
+    true_scores = scores[np.arange(60), test.caption_video]
+    top5 = np.mean(np.sum(scores > true_scores[:, None], axis=1) < 5)
     if linear:
         assert top5 > 0.7
     else:
@@ -257,44 +258,48 @@ def test_zero_shot_ranks_by_last_token_and_frames():
         )
         for count, lengths in ((3, (2, 1)), (1, (3,)), (2, (2, 2)))
     ]
-    found = zero_shot_scores(_Split(examples))
+    scores = zero_shot_scores(_Split(examples))
     # A video of one frame is one interval of its direction.
-    cosines = found["zero-shot, best interval"][:, 1] / found["zero-shot, mean of frames"][:, 1]
+    cosines = scores["zero-shot, best interval"][:, 1] / scores["zero-shot, mean of frames"][:, 1]
     np.testing.assert_allclose(cosines, cosines[0], rtol=1e-4)
-    cosine = lambda x, y: x @ y / np.linalg.norm(x) / np.linalg.norm(y)
     row = 0
     for example in examples:
         for words in example.words:
             query = words[-1].astype(np.float64)
-            for column, other in enumerate(examples):
-                frames = other.frames.astype(np.float64)
-                units = [frame / np.linalg.norm(frame) for frame in frames]
+            for column, candidate in enumerate(examples):
+                frames = candidate.frames.astype(np.float64)
                 best, mean = (
-                    found[f"zero-shot, {name}"] for name in ("best frame", "mean of frames")
+                    scores[f"zero-shot, {name}"] for name in ("best frame", "mean of frames")
                 )
                 assert best[row, column] == pytest.approx(
-                    max(cosine(query, f) for f in frames), abs=1e-6
+                    (_unit(frames) @ _unit(query)).max(), abs=1e-6
                 )
-                assert mean[row, column] == pytest.approx(cosine(query, sum(units)), abs=1e-6)
+                assert mean[row, column] == pytest.approx(
+                    _unit(_unit(frames).sum(axis=0)) @ _unit(query), abs=1e-6
+                )
             row += 1
 
 
-def test_rankings_with_equally_many_hits_have_equal_sums_of_recalls():
-    ranks = lambda first, fifth: np.r_[[1] * first, [3] * (fifth - first), [7] * (24 - fifth)]
+def _ranks(num_first, num_fifth):
+    """Return 24 ranks, of which `num_first` are 1 and `num_fifth` at most 5."""
+    return np.r_[[1] * num_first, [3] * (num_fifth - num_first), [7] * (24 - num_fifth)]
+
+
+def test_sum_of_recalls_depends_on_the_number_of_hits_only():
     for first, fifth, moved in ((2, 9, 1), (11, 13, 5), (4, 4, 4), (8, 16, 7)):
-        one, other = ranks(first, fifth), ranks(first - moved, fifth + moved)
-        assert ranking.sum_recall(one) == ranking.sum_recall(other)
-        parts = sum(ranking.recall_at_k(other, k) for k in ranking.RECALLS)
-        assert ranking.sum_recall(other) == pytest.approx(parts, rel=1e-14)  # 4 roundings
+        ranks, moved_ranks = _ranks(first, fifth), _ranks(first - moved, fifth + moved)
+        assert ranking.sum_recall(ranks) == ranking.sum_recall(moved_ranks)
+        parts = sum(ranking.recall_at_k(moved_ranks, k) for k in ranking.RECALLS)
+        assert ranking.sum_recall(moved_ranks) == pytest.approx(parts, rel=1e-14)  # 4 roundings
 
 
-def test_a_model_that_scores_all_equal_gets_the_middle_rank():
+def test_equal_scores_get_the_middle_rank():
     rank = ranking.ranks(np.zeros((3, 11), np.float32), np.array([0, 5, 10], np.int32))
     np.testing.assert_array_equal(rank, [6, 6, 6])
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_candidates_of_other_queries_are_refused():
+def test_scores_of_other_queries_are_refused():
     with pytest.raises(ValueError, match="must have shape"):
         ranking.ranks(np.ones((2, 3)), np.zeros(3, int))
 
@@ -312,35 +317,20 @@ def test_missing_relevant_column_is_refused(column):
 def test_missing_relevant_column_ranks_last_under_jit(column):
     columns = np.array([0, column, 9], np.int32)
     expected = np.asarray(ranking.ranks(SCORES, np.array([0, 0, 9])))
-    found = np.asarray(jax.jit(ranking.ranks)(SCORES, columns))
-    np.testing.assert_array_equal(found, [expected[0], 10, expected[2]])
+    ranks = np.asarray(jax.jit(ranking.ranks)(SCORES, columns))
+    np.testing.assert_array_equal(ranks, [expected[0], 10, expected[2]])
 
 
-class TestCompiledOrNot(chex.TestCase):
-    """Ranks are the same with and without `jax.jit`."""
-
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_ranks_with_ties_and_nan(self):
-        scores = np.round(SCORES)  # ties
-        scores[2, 3] = np.nan
-        rank = self.variant(ranking.ranks)(scores, np.array([3, 0, 9], np.int32))
-        own = scores[np.arange(3), [3, 0, 9]][:, None]
-        equal = np.sum(scores == own, axis=1) - 1
-        ties = 1 + np.sum(scores > own, axis=1) + (equal + 1) // 2
-        expected = np.where([False, False, True], 10, ties).astype(np.int32)
-        chex.assert_trees_all_equal(np.asarray(rank), expected)
-
-
-def test_a_search_is_traced_once_for_queries_of_one_size(monkeypatch):
-    traced_once = chex.assert_max_traces(corpus._search_traced, n=1)
-    monkeypatch.setattr(corpus, "_search", jax.jit(traced_once, static_argnums=2))
-    frames = np.random.default_rng(0).normal(size=(5, 4, 6)).astype(np.float32)
-    library = corpus.build(VideoEncoding(None, frames))
-    for seed in range(3):
-        queries = np.random.default_rng(seed).normal(size=(2, 6)).astype(np.float32)
-        corpus.search(library, queries, 2)
-    with pytest.raises(AssertionError, match="trace"):
-        corpus.search(library, np.ones((3, 6), np.float32), 2)
+@pytest.mark.parametrize("compute_ranks", [ranking.ranks, jax.jit(ranking.ranks)])
+def test_ranks_with_ties_and_nan(compute_ranks):
+    columns = np.array([3, 0, 9], np.int32)
+    scores = np.round(SCORES)  # ties
+    scores[2, 3] = np.nan
+    true_scores = scores[np.arange(3), columns][:, None]
+    equal = np.sum(scores == true_scores, axis=1) - 1
+    ties = 1 + np.sum(scores > true_scores, axis=1) + (equal + 1) // 2
+    expected = np.where([False, False, True], 10, ties).astype(np.int32)
+    np.testing.assert_array_equal(compute_ranks(scores, columns), expected)
 
 
 @pytest.mark.parametrize("columns", [[3, 0, 9], np.uint8([3, 0, 9]), jnp.asarray([3, 0, 9])])
@@ -357,11 +347,11 @@ def test_ranks_refuse_columns_that_are_not_integers():
 
 
 def test_nan_score_of_the_ranked_candidate_ranks_last():
-    own, other = np.array([[np.nan], [9.0], [9.0]], np.float32), np.ones((3, 10), bool)
-    np.testing.assert_array_equal(ranking.rank_among(SCORES, own, other), [10, 1, 1])
-    np.testing.assert_array_equal(jax.jit(ranking.rank_among)(SCORES, own, other), [10, 1, 1])
-    given = SCORES.tolist(), own.tolist(), other.tolist()
-    np.testing.assert_array_equal(ranking.rank_among(*given), [10, 1, 1])
+    score, rivals = np.array([[np.nan], [9.0], [9.0]], np.float32), np.ones((3, 10), bool)
+    np.testing.assert_array_equal(ranking.rank_among(SCORES, score, rivals), [10, 1, 1])
+    np.testing.assert_array_equal(jax.jit(ranking.rank_among)(SCORES, score, rivals), [10, 1, 1])
+    lists = SCORES.tolist(), score.tolist(), rivals.tolist()
+    np.testing.assert_array_equal(ranking.rank_among(*lists), [10, 1, 1])
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -372,7 +362,7 @@ def test_rank_among_refuses_other_shapes():
         ranking.rank_among(SCORES, SCORES[:, :1], np.ones((3, 9), bool))
 
 
-def test_metrics_of_known_ranks():
+def test_metrics_equal_their_definitions():
     rank = np.array([1, 1, 3, 6, 11, 101])
     assert ranking.metrics(rank) == pytest.approx(
         {"R@1": 200 / 6, "R@5": 50, "R@10": 400 / 6, "R@100": 500 / 6, "SumR": 1400 / 6}
@@ -423,24 +413,24 @@ def test_one_peak_is_one_moment():
 
 def test_two_peaks_are_two_moments_best_first():
     scores = np.asarray([0.8, 0.1, 0.1, 0.9, 0.9, 0.9, 0.1, 0.7, 0.1, 0.1])
-    found = find_moments(np.arange(10.0), scores, 1.0)
-    assert [(m.start, m.end, m.peak) for m in found] == [(3, 6, 4), (0, 1, 0), (7, 8, 7)]
-    assert find_moments(np.arange(10.0), scores, 1.0, 1) == found[:1]
+    two_moments = find_moments(np.arange(10.0), scores, 1.0)
+    assert [(m.start, m.end, m.peak) for m in two_moments] == [(3, 6, 4), (0, 1, 0), (7, 8, 7)]
+    assert find_moments(np.arange(10.0), scores, 1.0, 1) == two_moments[:1]
 
 
 def test_equal_scores_on_both_sides_of_a_gap_are_two_moments():
     times = np.asarray([0.0, 1.0, 2.0, 10.0, 11.0])
-    found = find_moments(times, np.ones(5), 1.0)
-    assert [(m.start, m.end) for m in found] == [(0, 3), (10, 12)]
+    two_moments = find_moments(times, np.ones(5), 1.0)
+    assert [(m.start, m.end) for m in two_moments] == [(0, 3), (10, 12)]
 
 
-def test_a_shift_between_two_frames_below_two_periods_is_no_gap():
+def test_interval_below_two_periods_is_not_a_gap():
     times = np.asarray([0.0, 1.0, 2.0, 3.9, 4.0])
     assert len(find_moments(times, np.ones(5), 1.0)) == 1
 
 
 def _sampled(seed):
-    """Times of frames with gaps, their scores, and their period."""
+    """Return times of frames with gaps, their scores, and their period."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 40))
     period = float(rng.choice([0.2, 1.0, 3.0]))
@@ -458,28 +448,27 @@ def test_moments_never_overlap_or_span_gaps():
 
 
 def _check_moments(times, scores, period):
-    found = find_moments(times, scores, period, count=100)
-    assert found and found[0].score == scores.max()
-    assert [m.score for m in found] == sorted((m.score for m in found), reverse=True)
+    results = find_moments(times, scores, period, count=100)
+    assert results and results[0].score == scores.max()
+    assert [m.score for m in results] == sorted((m.score for m in results), reverse=True)
     gaps = np.flatnonzero(np.diff(times) > MAX_GAP_PERIODS * period)
-    for moment in found:
+    for moment in results:
         assert moment.end - moment.start >= period * (1 - 1e-9)
         assert moment.start <= moment.peak < moment.end
         assert scores[times == moment.peak] == moment.score
         inside = (times >= moment.start) & (times < moment.end)
         assert scores[inside].max() == moment.score
         assert not any(moment.start <= times[g] and times[g + 1] <= moment.end for g in gaps)
-    ordered = sorted(found)
-    for one, other in zip(ordered[:-1], ordered[1:], strict=True):
-        assert one.end <= other.start + 1e-9
+    ordered = sorted(results)
+    for moment, following in zip(ordered[:-1], ordered[1:], strict=True):
+        assert moment.end <= following.start + 1e-9
 
 
-def test_the_overlap_of_moments():
-    of = lambda start, end: moments.intersection_over_union(
-        Moment(start, end, start, 1.0), 10.0, 20.0
-    )
-    assert of(10, 20) == 1 and of(0, 10) == 0 and of(30, 40) == 0
-    assert of(15, 25) == pytest.approx(5 / 15) and of(12, 16) == pytest.approx(0.4)
+def test_overlap_is_intersection_over_union():
+    cases = [(10, 20, 1), (0, 10, 0), (30, 40, 0), (15, 25, 5 / 15), (12, 16, 0.4)]
+    for start, end, expected in cases:
+        overlap = moments.intersection_over_union(Moment(start, end, start, 1.0), 10.0, 20.0)
+        assert overlap == pytest.approx(expected)
 
 
 def test_frames_are_equally_spaced_over_the_video():
@@ -487,17 +476,17 @@ def test_frames_are_equally_spaced_over_the_video():
     scores = np.asarray([[0, 0, 0, 0, 1, 0.9, 0, 0, 0, 0]])
     [moment] = moments.first_moments(scores, 30.0)
     assert moment == pytest.approx((12.0, 18.0, 12.0, 1.0))
-    found = moments.overlaps(
+    overlaps = moments.overlaps(
         np.repeat(scores, 3, axis=0), [Span(12.0, 18.0, 30.0), None, Span(12.0, 24.0, 30.0)]
     )
-    np.testing.assert_allclose(found, [1.0, np.nan, 0.5])
+    np.testing.assert_allclose(overlaps, [1.0, np.nan, 0.5])
 
 
-def test_metrics_are_of_the_captions_that_have_times():
-    known = np.asarray([0.0, 0.3, 0.5, 0.69, 0.7, 1.0])
-    overlaps = np.concatenate([known, [np.nan, np.nan]])
+def test_moment_metrics_skip_captions_without_times():
+    timed = np.asarray([0.0, 0.3, 0.5, 0.69, 0.7, 1.0])
+    overlaps = np.concatenate([timed, [np.nan, np.nan]])
     expected = {"IoU 0.3": 500 / 6, "IoU 0.5": 400 / 6, "IoU 0.7": 200 / 6}
-    assert moments.metrics(overlaps) == pytest.approx(expected | {"mIoU": 100 * known.mean()})
+    assert moments.metrics(overlaps) == pytest.approx(expected | {"mIoU": 100 * timed.mean()})
     assert moments.metrics(np.full(3, np.nan)) == {}
     assert tuple(moments.metrics(overlaps)) == moments.METRICS
 
@@ -513,7 +502,7 @@ def test_metrics_are_of_the_captions_that_have_times():
         [0.5 + 1e-9, 0.5, 0.1],
     ],
 )
-def test_ranks_compare_scores_of_numpy_in_their_own_dtype(row):
+def test_ranks_compare_scores_in_their_own_dtype(row):
     rows = [row] if isinstance(row, list) else row[None]
     assert [ranking.ranks(rows, [i]).item() for i in range(3)] == [1, 2, 3]
     assert jax.jit(lambda i: ranking.ranks(np.ones((1, 3)), i))(np.array([1])).item() == 2
@@ -528,7 +517,7 @@ def test_ranks_compare_scores_of_numpy_in_their_own_dtype(row):
         lambda rank: ranking.recall_at_k(rank, 1),
     ],
 )
-def test_metrics_refuse_what_is_no_rank(metric):
+def test_metrics_refuse_invalid_ranks(metric):
     for ranks in ([0, 1], [np.nan, 1], []):
         with pytest.raises(ValueError, match="^ranks start at 1, got|got none$"):
             metric(np.array(ranks))

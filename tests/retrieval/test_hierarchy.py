@@ -1,4 +1,4 @@
-"""Ranks among nodes of action trees and metrics of their hierarchy, against loops and SciPy."""
+"""Ranks among nodes of action trees, and metrics of their hierarchy, against loops and SciPy."""
 
 import jax
 import jax.numpy as jnp
@@ -37,74 +37,77 @@ def pool():
 
 @pytest.fixture(scope="session")
 def vectors(pool):
-    """Vectors of queries and of candidates."""
+    """Vectors of queries and of candidates, with ties."""
     rng = np.random.default_rng(0)
-    # Few values, so that there are ties.
+    # Few values make ties.
     return rng.integers(-1, 2, size=(2, len(pool.tree), 3)).astype(np.float32)
 
 
 @pytest.fixture(scope="session")
-def found(pool, vectors):
+def node_ranks(pool, vectors):
     """The ranks of all queries."""
     return hierarchy.node_ranks(*vectors, hierarchy.relatives(pool), 7, devices.mesh())
 
 
-def _rank(scores, own, candidates):
-    """Middle rank of one candidate among others."""
-    others = [c for c in candidates if c != own]
-    higher = sum(scores[c] > scores[own] for c in others)
-    equal = sum(scores[c] == scores[own] for c in others)
+def _rank(scores, target, candidates):
+    """Return the middle rank of a target among candidates."""
+    rivals = [c for c in candidates if c != target]
+    higher = sum(scores[c] > scores[target] for c in rivals)
+    equal = sum(scores[c] == scores[target] for c in rivals)
     return 1 + higher + -(-equal // 2)
 
 
-def test_ranks_equal_loops_with_ties_in_the_middle(pool, vectors, found):
-    scores, every = vectors[0] @ vectors[1].T, range(len(pool.tree))
-    for u in every:
-        assert found.rank[u] == _rank(scores[u], u, every)
-        assert scores[u, found.first[u]] == scores[u].max()
-        own_tree = [w for w in every if pool.tree[w] == pool.tree[u]]
-        assert found.within[u] == _rank(scores[u], u, own_tree)
+def test_ranks_equal_loops_with_ties_in_the_middle(pool, vectors, node_ranks):
+    scores, nodes = vectors[0] @ vectors[1].T, range(len(pool.tree))
+    for u in nodes:
+        assert node_ranks.rank[u] == _rank(scores[u], u, nodes)
+        assert scores[u, node_ranks.first[u]] == scores[u].max()
+        nodes_of_tree = [w for w in nodes if pool.tree[w] == pool.tree[u]]
+        assert node_ranks.within[u] == _rank(scores[u], u, nodes_of_tree)
         children = sorted(w for p, w in pool.edges if p == u)
-        ranked = found.children[u][found.children[u] > 0]
-        others = [w for w in every if w != u and w not in children]
-        assert sorted(ranked) == sorted(_rank(scores[u], w, others) for w in children)
+        ranked = node_ranks.children[u][node_ranks.children[u] > 0]
+        rivals = [w for w in nodes if w != u and w not in children]
+        assert sorted(ranked) == sorted(_rank(scores[u], w, rivals) for w in children)
 
 
-def test_groups_of_leaves_weigh_up_to_all(pool, found):
+def test_groups_by_leaves_average_to_the_metrics_of_all(pool, node_ranks):
     groups = hierarchy.leaf_groups(pool)
-    named = hierarchy.metrics_by_leaves({"t2v": found, "v2t": found}, groups)
+    metrics = hierarchy.metrics_by_leaves({"t2v": node_ranks, "v2t": node_ranks}, groups)
     counts = {k: int(np.sum(groups == k)) for k in (1, 2, 3, 5)}
     assert sum(counts.values()) == len(pool.tree)
     for name in ("R@1", "R@5", "R@10", "MRR", "MnR"):
-        parts = [count * named[f"leaves={k}/v2t/{name}"] for k, count in counts.items()]
-        assert named[f"v2t/{name}"] == pytest.approx(sum(parts) / len(pool.tree))
-    assert named["t2v/MedR"] == np.median(found.rank)
-    assert [name for name in named if "4" in name] == []
+        parts = [count * metrics[f"leaves={k}/v2t/{name}"] for k, count in counts.items()]
+        assert metrics[f"v2t/{name}"] == pytest.approx(sum(parts) / len(pool.tree))
+    assert metrics["t2v/MedR"] == np.median(node_ranks.rank)
+    assert [name for name in metrics if "4" in name] == []
 
 
-def test_first_results_of_the_own_tree_are_classified(pool, found):
-    below = {u: {w for a, w in pool.ancestry if a == u} for u in range(len(pool.tree))}
+def test_confusions_within_a_tree_are_classified(pool, node_ranks):
+    descendants = {u: {w for a, w in pool.ancestry if a == u} for u in range(len(pool.tree))}
     siblings = {frozenset(pair) for pair in pool.siblings.tolist()}
     inner = np.flatnonzero(pool.level > 0)
-    own = [
-        (u, int(found.first[u]))
+    confused = [
+        (u, int(node_ranks.first[u]))
         for u in inner
-        if found.first[u] != u and pool.tree[found.first[u]] == pool.tree[u]
+        if node_ranks.first[u] != u and pool.tree[node_ranks.first[u]] == pool.tree[u]
     ]
-    share = lambda pairs: 100 * len(pairs) / len(inner)
-    assert own
-    assert hierarchy.confusion(found, pool) == pytest.approx(
+
+    def share(pairs):
+        return 100 * len(pairs) / len(inner)
+
+    assert confused
+    assert hierarchy.confusion(node_ranks, pool) == pytest.approx(
         {
-            "OwnTree": share(own),
-            "Ancestor": share([pair for pair in own if pair[0] in below[pair[1]]]),
-            "Descendant": share([pair for pair in own if pair[1] in below[pair[0]]]),
-            "Sibling": share([pair for pair in own if frozenset(pair) in siblings]),
+            "OwnTree": share(confused),
+            "Ancestor": share([pair for pair in confused if pair[0] in descendants[pair[1]]]),
+            "Descendant": share([pair for pair in confused if pair[1] in descendants[pair[0]]]),
+            "Sibling": share([pair for pair in confused if frozenset(pair) in siblings]),
         }
     )
 
 
 def _is_a(scores, children):
-    """Average precisions and ranks in lists of the children sorted by score, in any order of ties.
+    """Return precision and mean rank of children in lists sorted by score, with ties in any order.
 
     A child is behind half of the other candidates with the same score, rounded up.
     """
@@ -128,7 +131,7 @@ def test_hierarchy_precision_equals_loops_with_many_ties(pool, width):
     assert hierarchy.is_a(ranks) == pytest.approx(expected)
 
 
-def test_equal_children_before_all_others_are_perfect():
+def test_equally_ranked_children_at_the_top_are_perfect():
     queries = np.float32([[1, 0], [0.6, 0.8], [0.6, 0.8], [-1, 0]])
     candidates = np.float32([[1, 0], [0.9, 0.1], [0.9, 0.1], [-1, 0]])
     tree, children = np.int32([0, 0, 0, 1]), np.int32([[1, 2], [-1, -1], [-1, -1], [-1, -1]])
@@ -151,7 +154,7 @@ def test_norm_order_metrics_of_perfect_and_equal_norms(pool):
     assert hierarchy.radius_tau(flat, pool) == 0
 
 
-def test_correlation_of_depths_and_radii_is_kendall_s(pool):
+def test_correlation_of_depth_and_radius_is_kendalls_tau(pool):
     stats = pytest.importorskip("scipy.stats")
     norm = np.random.default_rng(3).random(len(pool.tree))
     expected = [
@@ -162,7 +165,7 @@ def test_correlation_of_depths_and_radii_is_kendall_s(pool):
     assert hierarchy.radius_tau(norm, pool) == pytest.approx(np.mean(expected))
 
 
-def test_a_direction_is_fitted_that_tells_early_from_late():
+def test_fitted_direction_separates_early_from_late():
     rng = np.random.default_rng(0)
     late = rng.normal(size=4)
     middle = rng.normal(size=(50, 4))
@@ -171,39 +174,40 @@ def test_a_direction_is_fitted_that_tells_early_from_late():
     assert cosine > 0.999
 
 
-def test_all_metrics_are_named_by_pairs_modality_and_direction(pool, found):
+def test_hierarchy_metrics_equal_their_definitions(pool, node_ranks):
     rng = np.random.default_rng(1)
     drawn = rng.random((4, len(pool.tree)))
     norms, cosines = Coordinates(*drawn[:2]), Coordinates(*drawn[2:])
-    named = hierarchy.hierarchy_metrics(pool, norms, cosines, {"t2v": found})
+    metrics = hierarchy.hierarchy_metrics(pool, norms, cosines, {"t2v": node_ranks})
     parents, children = pool.edges.T
     cross = (norms.video[parents] < norms.text[children]).mean()
     cross = (cross + (norms.text[parents] < norms.video[children]).mean()) / 2
-    assert named["hierarchy/cross/NormAcc"] == pytest.approx(100 * cross)
-    left, right = pool.siblings.T
-    same = [(x[left] > x[right]).mean() for x in cosines]  # the earlier has the smaller angle
-    assert named["hierarchy/same/OrderAcc"] == pytest.approx(100 * np.mean(same))
-    within = 100 * np.mean(found.within == 1)
-    assert named["hierarchy/t2v/WithinTree"] == pytest.approx(within)
-    assert named["hierarchy/video/RadiusTau"] == hierarchy.radius_tau(norms.video, pool)
-    assert not any(name.startswith("hierarchy/v2t") for name in named)
+    assert metrics["hierarchy/cross/NormAcc"] == pytest.approx(100 * cross)
+    earlier, later = pool.siblings.T
+    # The earlier of two siblings has the smaller angle.
+    accuracies = [(x[earlier] > x[later]).mean() for x in cosines]
+    assert metrics["hierarchy/same/OrderAcc"] == pytest.approx(100 * np.mean(accuracies))
+    within = 100 * np.mean(node_ranks.within == 1)
+    assert metrics["hierarchy/t2v/WithinTree"] == pytest.approx(within)
+    assert metrics["hierarchy/video/RadiusTau"] == hierarchy.radius_tau(norms.video, pool)
+    assert not any(name.startswith("hierarchy/v2t") for name in metrics)
 
 
-def test_metric_without_nodes_is_missing(pool, found):
-    none = np.zeros(0, np.int32)
+def test_metric_without_nodes_is_missing(pool, node_ranks):
+    no_nodes = np.zeros(0, np.int32)
     values = Coordinates(np.ones(3), np.ones(3))
-    assert all(np.isnan(x) for x in hierarchy.share_in_order(values, none, none).values())
-    alone = found._replace(children=np.zeros_like(found.children))
-    assert all(np.isnan(x) for x in hierarchy.is_a(alone).values())
+    assert all(np.isnan(x) for x in hierarchy.share_in_order(values, no_nodes, no_nodes).values())
+    childless = node_ranks._replace(children=np.zeros_like(node_ranks.children))
+    assert all(np.isnan(x) for x in hierarchy.is_a(childless).values())
 
 
 BATCH = 7
-"""Nodes of a batch: several, and the last of them not full."""
+"""Nodes of a batch: there are several batches, and the last is not full."""
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """Of Euclidean space, whose programs compile in a moment."""
+    """A configuration of Euclidean space, whose programs compile quickly."""
     options = {"model.geometry": "euclidean", "data.synthetic_videos": (3, 1, 6)}
     options |= {"eval.node_batch": BATCH, "eval.query_batch": 10}
     return runs.hover(tmp_path_factory.mktemp("prepared"), **options)
@@ -233,7 +237,7 @@ def feed(evaluator, split):
 
 @pytest.fixture(scope="module")
 def points(config, split, params):
-    """The points of all nodes, of one batch that holds them all."""
+    """The points of all nodes, encoded in a single batch."""
     feed = NodeFeed(split, in_order(split.num_nodes, split.num_nodes, 1), devices.mesh(), True)
     [chunk] = feed.chunks()
     batch = feed.batch(chunk, 0)
@@ -244,7 +248,7 @@ def points(config, split, params):
 
 @pytest.fixture(scope="module")
 def scores(points):
-    """Of all texts and all videos: distances with the sign changed."""
+    """Scores of all texts and all videos: negative distances."""
     video, text = points
     return -np.linalg.norm(text[:, None] - video[None], axis=-1)
 
@@ -255,11 +259,11 @@ def test_nodes_are_encoded_in_their_order_in_any_batches(
 ):
     assert split.num_nodes % BATCH and split.num_nodes > 2 * BATCH
     feed = evaluator.feed(split, resident)
-    found = evaluator.encode(params, feed)
+    encoded = evaluator.encode(params, feed)
     feed.close()
-    for one, other in zip(found, points, strict=True):
+    for vectors, expected in zip(encoded, points, strict=True):
         # The same float32 products in batches of another size.
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_scores_are_of_all_texts_and_videos(evaluator, params, feed, scores):
@@ -267,16 +271,16 @@ def test_scores_are_of_all_texts_and_videos(evaluator, params, feed, scores):
 
 
 def test_node_ranks_of_both_directions_follow_the_scores(evaluator, split, params, feed, scores):
-    every = range(len(scores))
+    nodes = range(len(scores))
     expected = {
-        direction: [_rank(row, u, every) for u, row in enumerate(rows)]  # equal nodes are ties
+        direction: [_rank(row, u, nodes) for u, row in enumerate(rows)]  # equal nodes are ties
         for direction, rows in (("t2v", scores), ("v2t", scores.T))
     }
-    found = evaluator.ranks(evaluator.encode(params, feed), split)
+    node_ranks = evaluator.ranks(evaluator.encode(params, feed), split)
     result = evaluator.evaluate(params, feed)
     assert (result.queries, result.videos) == (split.num_nodes, len(split.pool.videos))
     for direction, ranks in expected.items():
-        np.testing.assert_array_equal(found[direction].rank, ranks)
+        np.testing.assert_array_equal(node_ranks[direction].rank, ranks)
         mean = np.mean(1 / np.array(ranks))
         assert result.metrics[f"{direction}/MRR"] == pytest.approx(mean)
 
@@ -298,9 +302,9 @@ def test_report_adds_hierarchy_metrics(evaluator, split, params, feed, points):
         x @ direction / norm / np.linalg.norm(direction)
         for x, norm in zip(points, norms, strict=True)
     ]
-    found = evaluator.ranks(evaluator.encode(params, feed), split)
+    node_ranks = evaluator.ranks(evaluator.encode(params, feed), split)
     expected = hierarchy.hierarchy_metrics(
-        split.pool, Coordinates(*norms), Coordinates(*cosines), found
+        split.pool, Coordinates(*norms), Coordinates(*cosines), node_ranks
     )
     names = {name for name in report.metrics if name.startswith("hierarchy/")}
     assert names == set(expected)
@@ -309,10 +313,10 @@ def test_report_adds_hierarchy_metrics(evaluator, split, params, feed, points):
 
 
 def test_direction_is_fitted_to_siblings_of_both_modalities(evaluator, split, params, feed, points):
-    left, right = split.pool.siblings.T
+    earlier, later = split.pool.siblings.T
     units = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in points]
-    apart = np.concatenate([x[left] - x[right] for x in units])
-    expected = np.linalg.lstsq(apart, np.ones(len(apart)), rcond=1e-6)[0]
-    found = evaluator.fit_direction(params, feed)
-    cosine = found @ expected / np.linalg.norm(found) / np.linalg.norm(expected)
+    differences = np.concatenate([x[earlier] - x[later] for x in units])
+    expected = np.linalg.lstsq(differences, np.ones(len(differences)), rcond=1e-6)[0]
+    direction = evaluator.fit_direction(params, feed)
+    cosine = direction @ expected / np.linalg.norm(direction) / np.linalg.norm(expected)
     assert cosine > 0.999

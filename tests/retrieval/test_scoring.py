@@ -1,4 +1,4 @@
-"""The scorers of the models and the search of a corpus, against NumPy and recorded scores."""
+"""Scorers of the models and the search of a corpus, against NumPy and recorded scores."""
 
 import jax
 import jax.numpy as jnp
@@ -42,16 +42,16 @@ def test_similarities_are_maxima_over_positions(missing):
     if missing:
         videos = videos._replace(**{missing: None})
     scorer = MaximumSimilarity(np.ones(2, np.float32))
-    found = jax.jit(scorer.similarities)(queries, videos, np.zeros(3, np.int32))
+    similarities = jax.jit(scorer.similarities)(queries, videos, np.zeros(3, np.int32))
     expected = [
         part
         for branch in videos
         for part in ((None, None) if branch is None else tiny.cosine_maxima(queries, branch))
     ]
-    for ours, theirs in zip(found, expected, strict=True):
-        assert (ours is None) == (theirs is None)
-        if ours is not None:  # rounding of float32 sums of six products
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    for similarity, reference in zip(similarities, expected, strict=True):
+        assert (similarity is None) == (reference is None)
+        if similarity is not None:  # rounding of float32 sums of six products
+            np.testing.assert_allclose(similarity, reference, rtol=1e-5, atol=1e-6)
 
 
 X = np.random.default_rng(0).normal(size=(3, 4, 16)).astype(np.float32) * 10
@@ -93,11 +93,11 @@ def test_cosines_are_products_of_stored_values(dtype, count):
 
 
 @pytest.mark.parametrize("dtype", scoring.DTYPES)
-def test_the_cosines_with_ones_own_video_are_those_with_all(dtype):
+def test_paired_cosines_are_the_diagonal_of_all_cosines(dtype):
     query, stored = scoring.store(VECTORS[:3], dtype), scoring.store(X, dtype)
-    own = np.asarray(scoring.paired_cosines(query, stored))
-    every = np.asarray(scoring.cosines(query, stored))[np.arange(3), np.arange(3)]
-    np.testing.assert_allclose(own, every, rtol=0, atol=2e-6)
+    paired = np.asarray(scoring.paired_cosines(query, stored))
+    diagonal = np.asarray(scoring.cosines(query, stored))[np.arange(3), np.arange(3)]
+    np.testing.assert_allclose(paired, diagonal, rtol=0, atol=2e-6)
 
 
 RNG = np.random.default_rng(0)
@@ -107,11 +107,11 @@ SCORER = BranchwiseSimilarity(np.asarray([0.7, 0.3], np.float32))
 
 
 def test_each_branch_is_compared_with_its_own_half_of_the_query():
-    found = jax.jit(SCORER.similarities)(QUERIES, VIDEOS, np.zeros(3, np.int32))
+    similarities = jax.jit(SCORER.similarities)(QUERIES, VIDEOS, np.zeros(3, np.int32))
     clip = tiny.cosine_maxima(QUERIES[:, :6], VIDEOS.clips)
     frame = tiny.cosine_maxima(QUERIES[:, 6:], VIDEOS.frames)
-    for ours, theirs in zip(found, (*clip, *frame), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    for similarity, reference in zip(similarities, (*clip, *frame), strict=True):
+        np.testing.assert_allclose(similarity, reference, rtol=1e-5, atol=1e-6)
     assert not np.allclose(clip[0], tiny.cosine_maxima(QUERIES[:, 6:], VIDEOS.clips)[0])
 
 
@@ -120,39 +120,39 @@ def test_each_branch_is_compared_with_its_own_half_of_the_query():
 def test_search_adds_weighted_maxima_and_locates_them(count):
     library = corpus.build(VIDEOS, SCORER, "float32", block=2)
     cosines = []
-    for half, positions in zip(np.split(QUERIES[:count], 2, axis=1), VIDEOS, strict=True):
-        unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (half, positions)]
+    for part, positions in zip(np.split(QUERIES[:count], 2, axis=1), VIDEOS, strict=True):
+        unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (part, positions)]
         cosines.append(np.einsum("qh,vlh->qvl", *unit))
     expected = 0.7 * cosines[0].max(-1) + 0.3 * cosines[1].max(-1)
     np.testing.assert_allclose(
         jax.jit(corpus.scores)(library, QUERIES[:count])[:, :4], expected, atol=1e-6
     )
-    found = corpus.search(library, QUERIES[:count], 4)
+    result = corpus.search(library, QUERIES[:count], 4)
     order = np.argsort(-expected, axis=1)
-    np.testing.assert_array_equal(found.videos, order)
-    for name, one in zip(("clips", "frames"), cosines, strict=True):
-        best = np.take_along_axis(one.argmax(-1), order, axis=1)
-        np.testing.assert_array_equal(found.positions[name], best)
+    np.testing.assert_array_equal(result.videos, order)
+    for name, branch_cosines in zip(("clips", "frames"), cosines, strict=True):
+        best = np.take_along_axis(branch_cosines.argmax(-1), order, axis=1)
+        np.testing.assert_array_equal(result.positions[name], best)
 
 
 @pytest.mark.parametrize("num_frames", [3, 5, 10])
 def test_scores_over_time_follow_sampled_frames(num_frames):
     library = corpus.build(VIDEOS, SCORER, "int8")
     stored = corpus.rows(library, np.arange(3))
-    found = {k: np.asarray(x) for k, x in SCORER.position_cosines(QUERIES, stored).items()}
+    cosines = {k: np.asarray(x) for k, x in SCORER.position_cosines(QUERIES, stored).items()}
     at = np.arange(num_frames) * 5 // max(num_frames, 5)  # two frames a position of ten
     halves = np.split(QUERIES, 2, axis=1)
     expected = np.zeros((3, num_frames))
-    for weight, half, positions in zip((0.7, 0.3), halves, VIDEOS, strict=True):
-        own = np.einsum("qh,qlh->ql", half, positions[:3])
-        own /= np.linalg.norm(half, axis=-1)[:, None] * np.linalg.norm(positions[:3], axis=-1)
-        expected += weight * own[:, at]
-    over_time = SCORER.over_time(found, num_frames, 1, 5)
+    for weight, part, positions in zip((0.7, 0.3), halves, VIDEOS, strict=True):
+        products = np.einsum("qh,qlh->ql", part, positions[:3])
+        products /= np.linalg.norm(part, axis=-1)[:, None] * np.linalg.norm(positions[:3], axis=-1)
+        expected += weight * products[:, at]
+    over_time = SCORER.over_time(cosines, num_frames, 1, 5)
     np.testing.assert_allclose(over_time, expected, atol=0.02)  # 8 bits
     np.testing.assert_array_equal(over_time.argmax(-1), expected.argmax(-1))
 
 
-def test_a_query_of_the_width_of_one_branch_is_refused():
+def test_query_as_wide_as_a_single_branch_is_refused():
     library = corpus.build(VIDEOS, SCORER, "float32")
     with pytest.raises(ValueError, match=r"shape \[Q, 12\], got k = 1 and .*\(3, 6\)"):
         corpus.search(library, QUERIES[:, :6], 1)
@@ -164,17 +164,17 @@ def test_scores_over_time_use_every_active_branch(off):
     if off:
         config.model[off] = False
     scorer = scoring.build_scorer(config, models.build(config))
-    own = {"clips": VIDEOS.clips[:1], "frames": VIDEOS.frames[:1]}
-    own.pop({"gaze": "frames", "glance": "clips"}.get(off), None)
-    stored = {name: scoring.store(branch, "float32") for name, branch in own.items()}
+    branches = {"clips": VIDEOS.clips[:1], "frames": VIDEOS.frames[:1]}
+    branches.pop({"gaze": "frames", "glance": "clips"}.get(off), None)
+    stored = {name: scoring.store(branch, "float32") for name, branch in branches.items()}
     assert scorer.width(stored) == (6 if off else 12)
     query = QUERIES[:1, :6] if off else QUERIES[:1]
     cosines = jax.device_get(scorer.position_cosines(query, stored))
-    # Of three frames, which are no more than positions, each is its own.
-    found = scorer.over_time(cosines, 3, config.data.max_clips, 5)
-    weights = {name: 1.0 for name in own} if off else {"clips": 0.7, "frames": 0.3}
-    expected = sum(weights[name] * cosines[name][:, :3] for name in own)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    # Three frames, fewer than positions: each frame has its own position.
+    over_time = scorer.over_time(cosines, 3, config.data.max_clips, 5)
+    weights = {name: 1.0 for name in branches} if off else {"clips": 0.7, "frames": 0.3}
+    expected = sum(weights[name] * cosines[name][:, :3] for name in branches)
+    np.testing.assert_allclose(over_time, expected, atol=1e-6)
 
 
 def _normal(seed, *shape):
@@ -196,23 +196,23 @@ def test_guided_vectors_are_scored_at_the_best_clip(guided, count):
     queries = _normal(1, 7, 16)
     scorer = GuidedSimilarity(np.asarray([0.7, 0.3], np.float32))
     stored = corpus.build(guided, scorer, "float32", block=4)
-    clip, other = (_cosines(queries, x) for x in guided)
-    best = clip.argmax(-1)[..., None]
-    expected = 0.7 * clip.max(-1) + 0.3 * np.take_along_axis(other, best, -1)[..., 0]
+    clip_cosine, guided_cosine = (_cosines(queries, x) for x in guided)
+    best = clip_cosine.argmax(-1)[..., None]
+    expected = 0.7 * clip_cosine.max(-1) + 0.3 * np.take_along_axis(guided_cosine, best, -1)[..., 0]
     scores = jax.jit(corpus.scores)(stored, queries[:count])
     np.testing.assert_allclose(scores[:, :11], expected[:count], rtol=0, atol=2e-7)
-    found = corpus.search(stored, queries, 3)
+    result = corpus.search(stored, queries, 3)
     order = np.argsort(-expected, axis=1)[:, :3]
-    np.testing.assert_array_equal(found.videos, order)
-    clips = found.positions["clips"]
+    np.testing.assert_array_equal(result.videos, order)
+    clips = result.positions["clips"]
     np.testing.assert_array_equal(clips, np.take_along_axis(best[..., 0], order, 1))
-    assert list(found.positions) == ["clips"]
+    assert list(result.positions) == ["clips"]
 
 
-def test_guided_vectors_are_compared_with_all_captions(guided):
+def test_guided_similarities_cover_all_captions(guided):
     queries, owner = _normal(1, 5, 16), np.array([0, 0, 3, 7, 10], np.int32)
     scorer = GuidedSimilarity(np.ones(2, np.float32))
-    found = jax.jit(scorer.similarities)(queries, guided, owner)
+    similarities = jax.jit(scorer.similarities)(queries, guided, owner)
     cosines = _cosines(queries, guided.clips)
     products = np.einsum("qh,vlh->qvl", queries, guided.clips)
     guided = np.stack(
@@ -220,8 +220,8 @@ def test_guided_vectors_are_compared_with_all_captions(guided):
     )
     # Rounding of float32 sums of 16 products of size 1.
     expected = cosines.max(-1), products.max(-1), _unit(queries) @ _unit(guided).T
-    for ours, theirs in zip(found, (*expected, queries @ guided.T), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    for similarity, reference in zip(similarities, (*expected, queries @ guided.T), strict=True):
+        np.testing.assert_allclose(similarity, reference, rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -269,26 +269,17 @@ def test_recorded_evaluation_scores_ranks_and_metrics(recorded):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("case", ["tie_small", "tie_large", "tie_allequal"])
 def test_ties_get_a_rank_between_best_and_worst(recorded, case):
-    score, own = recorded[f"{case}/score"], recorded[f"{case}/gt"][:, 0].astype(np.int32)
-    rank = np.asarray(ranking.ranks(score, own))
+    score, relevant = recorded[f"{case}/score"], recorded[f"{case}/gt"][:, 0].astype(np.int32)
+    rank = np.asarray(ranking.ranks(score, relevant))
     low, high = recorded[f"{case}/rank_optimistic"], recorded[f"{case}/rank_pessimistic"]
     assert np.all((low <= rank) & (rank <= high))
     np.testing.assert_array_equal(rank, low + np.ceil((high - low) / 2))
-    alone = low == high
-    np.testing.assert_array_equal(rank[alone], recorded[f"{case}/rank_stable"][alone])
-    assert not np.all(alone)
+    is_untied = low == high
+    np.testing.assert_array_equal(rank[is_untied], recorded[f"{case}/rank_stable"][is_untied])
+    assert not np.all(is_untied)
 
 
-def test_clips_hold_the_best_of_their_proposals():
-    starts, ends = proposals(4)
-    scores = np.random.default_rng(0).normal(size=len(starts)).astype(np.float32)
-    found = scoring.proposals_to_clips(scores, 4)
-    for clip in range(4):
-        holding = [s for s, a, b in zip(scores, starts, ends, strict=True) if a <= clip < b]
-        assert found[clip] == max(holding)
-
-
-def test_scores_over_time_are_of_the_best_proposal_with_the_frame():
+def test_frames_take_the_score_of_their_best_proposal():
     starts, ends = proposals(4)
     rng = np.random.default_rng(0)
     clips, guided = rng.normal(size=(2, 3, len(starts))).astype(np.float32)
@@ -298,14 +289,14 @@ def test_scores_over_time_are_of_the_best_proposal_with_the_frame():
         holding = [(starts <= clip) & (clip < ends) for clip in np.arange(8) // 2]
         return np.stack([scores[:, inside].max(-1) for inside in holding], axis=-1)
 
-    found = GuidedSimilarity(weights).over_time({"clips": clips, "guided": guided}, 8, 4, 9)
-    np.testing.assert_allclose(found, expected(together), rtol=1e-5, atol=1e-6)
-    maximum = MaximumSimilarity(weights)
-    found = maximum.over_time({"clips": clips}, 8, 4, 9)
-    np.testing.assert_allclose(found, 0.6 * expected(clips), rtol=1e-6)
+    over_time = GuidedSimilarity(weights).over_time({"clips": clips, "guided": guided}, 8, 4, 9)
+    np.testing.assert_allclose(over_time, expected(together), rtol=1e-5, atol=1e-6)
+    scorer = MaximumSimilarity(weights)
+    over_time = scorer.over_time({"clips": clips}, 8, 4, 9)
+    np.testing.assert_allclose(over_time, 0.6 * expected(clips), rtol=1e-6)
     frames = rng.normal(size=(3, 9)).astype(np.float32)
-    found = maximum.over_time({"frames": frames}, 8, 4, 9)
-    np.testing.assert_allclose(found, 0.4 * frames[:, :8], rtol=1e-6)
+    over_time = scorer.over_time({"frames": frames}, 8, 4, 9)
+    np.testing.assert_allclose(over_time, 0.4 * frames[:, :8], rtol=1e-6)
 
 
 def test_frame_takes_the_best_score_of_its_spans():
@@ -317,20 +308,10 @@ def test_frame_takes_the_best_score_of_its_spans():
             last = frames if span == 3 else bounds[span + 1]
             for frame in range(bounds[span], max(last, bounds[span] + 1)):
                 holding[frame].append(scores[span])
-        expected = [max(found) for found in holding]
+        expected = [max(scores_of_frame) for scores_of_frame in holding]
         np.testing.assert_allclose(
             scoring.spans_to_frames(scores, bounds, frames), expected, rtol=1e-6
         )
-
-
-def test_unpooled_frames_keep_their_scores():
-    scores = np.random.default_rng(0).normal(size=(2, 8))
-    np.testing.assert_array_equal(scoring.samples_to_frames(scores, 5), scores[:, :5])
-    np.testing.assert_array_equal(scoring.samples_to_frames(scores, 8), scores)
-    # Sixteen frames in eight spans of two; the last frame is of the last span.
-    np.testing.assert_array_equal(
-        scoring.samples_to_frames(scores, 16), np.repeat(scores, 2, axis=-1)
-    )
 
 
 def test_short_video_takes_the_best_of_repeated_clips():
@@ -373,7 +354,7 @@ TOLERANCES = {"float32": 2e-7, "bfloat16": 2**-8, "int8": 8 / 254}
     [("float32", 4, 2**26), ("float32", 256, 2**26)]
     + [(dtype, 4, 2 * 7 * 4 * 9) for dtype in TOLERANCES],
 )
-def test_scores_are_those_of_the_equation(encoded, queries, dtype, block, at_once, monkeypatch):
+def test_corpus_scores_equal_their_equation(encoded, queries, dtype, block, at_once, monkeypatch):
     monkeypatch.setattr(corpus, "SIMILARITIES_AT_ONCE", at_once)
     built = corpus.build(encoded, dtype=dtype, block=block)
     scores = np.asarray(jax.jit(corpus.scores)(built, queries))
@@ -386,44 +367,44 @@ def test_scores_are_those_of_the_equation(encoded, queries, dtype, block, at_onc
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_search_finds_no_video_with_nan(dtype):
+def test_search_ranks_no_video_with_nan(dtype):
     frames = np.random.default_rng(0).normal(size=(4, 3, 8)).astype(np.float32)
     frames[1, 2, 5] = np.nan
-    found = corpus.search(corpus.build(VideoEncoding(None, frames), dtype=dtype), frames[:1, 0], 4)
-    assert found.videos[0, 0] == 0 and set(found.videos[0, :3].tolist()) == {0, 2, 3}
-    assert found.videos[0, 3] == found.positions["frames"][0, 3] == -1
-    assert found.scores[0, 3] == -np.inf
+    result = corpus.search(corpus.build(VideoEncoding(None, frames), dtype=dtype), frames[:1, 0], 4)
+    assert result.videos[0, 0] == 0 and set(result.videos[0, :3].tolist()) == {0, 2, 3}
+    assert result.videos[0, 3] == result.positions["frames"][0, 3] == -1
+    assert result.scores[0, 3] == -np.inf
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("k", [4, 15])
 def test_search_returns_the_best_with_their_positions(encoded, queries, k):
-    found = corpus.search(corpus.build(encoded, dtype="float32", block=4), queries, k)
+    result = corpus.search(corpus.build(encoded, dtype="float32", block=4), queries, k)
     expected, clip, frame = _expected(queries, encoded)
     order = np.argsort(-expected, axis=1)[:, :k]
     real = min(k, CORPUS)
-    np.testing.assert_array_equal(found.videos[:, :real], order)
+    np.testing.assert_array_equal(result.videos[:, :real], order)
     np.testing.assert_allclose(
-        found.scores[:, :real], np.take_along_axis(expected, order, 1), atol=2e-7
+        result.scores[:, :real], np.take_along_axis(expected, order, 1), atol=2e-7
     )
-    clips, frames = found.positions["clips"], found.positions["frames"]
+    clips, frames = result.positions["clips"], result.positions["frames"]
     for positions, cosine in ((clips, clip), (frames, frame)):
         best = np.take_along_axis(cosine.argmax(-1), order, 1)
         np.testing.assert_array_equal(positions[:, :real], best)
-    every = found.videos, found.scores, clips, frames
-    for values, beyond in zip(every, (-1, -np.inf, -1, -1), strict=True):
+    fields = result.videos, result.scores, clips, frames
+    for values, beyond in zip(fields, (-1, -np.inf, -1, -1), strict=True):
         assert values.shape == (len(queries), k)
         assert np.all(values[:, CORPUS:] == beyond)
 
 
-def test_a_branch_that_is_off_has_no_position(encoded, queries):
-    only = encoded._replace(clips=None)
+def test_inactive_branch_has_no_position(encoded, queries):
+    frames_only = encoded._replace(clips=None)
     scorer = MaximumSimilarity(np.ones(2, np.float32))
-    found = corpus.search(corpus.build(only, scorer, "float32"), queries, 2)
+    result = corpus.search(corpus.build(frames_only, scorer, "float32"), queries, 2)
     _, _, frame = _expected(queries, encoded)
-    np.testing.assert_array_equal(found.videos, np.argsort(-frame.max(-1), axis=1)[:, :2])
-    assert list(found.positions) == ["frames"]
-    assert np.all(found.positions["frames"] >= 0)
+    np.testing.assert_array_equal(result.videos, np.argsort(-frame.max(-1), axis=1)[:, :2])
+    assert list(result.positions) == ["frames"]
+    assert np.all(result.positions["frames"] >= 0)
 
 
 def test_bad_search_is_refused(encoded, queries):

@@ -1,4 +1,4 @@
-"""What the tests of training share: programs, and runs that were never interrupted."""
+"""Fixtures of training tests: compiled programs, and runs that were never interrupted."""
 
 import contextlib
 import io
@@ -16,12 +16,12 @@ from hlformer_jax import files
 from hlformer_jax.training import hover, loop, prvr
 
 PROGRAMS = {}
-"""Programs by what they depend on, of all runs of this process."""
+"""Compiled programs of all runs of this process, by the values that they depend on."""
 
 
 @contextlib.contextmanager
 def sharing_programs():
-    """Runs whose programs are equal share them, as the steps of one run do."""
+    """Share compiled programs between runs whose programs are equal."""
     compile_steps = loop.compile_steps
 
     def shared(make, *key):
@@ -32,8 +32,8 @@ def sharing_programs():
     def steps(loss, optimiser, project, feed, state, config, constants):
         arguments = loss, optimiser, project, feed, state, config, constants
         fields = runs.program_fields(config)
-        if isinstance(loss, runs.Attraction):  # its program is that of a run of any length
-            fields = runs.program_fields(config, but=("train.epochs",))
+        if isinstance(loss, runs.Attraction):  # its program does not depend on the length
+            fields = runs.program_fields(config, excluded=("train.epochs",))
         return shared(lambda: compile_steps(*arguments), type(loss), fields)
 
     def evaluator(make):
@@ -50,7 +50,7 @@ def sharing_programs():
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once():
-    """Programs are shared by the runs of all tests; fixtures of the session begin before this."""
+    """Share programs between the runs of all tests; fixtures of the session start before this."""
     with sharing_programs():
         yield
 
@@ -58,7 +58,7 @@ def compiled_once():
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
     """The directory of a run of a tree."""
-    path = tmp_path_factory.mktemp("tree") / "whole"
+    path = tmp_path_factory.mktemp("tree") / "uninterrupted"
     with sharing_programs():
         runs.train(runs.tree(), path)
     return path
@@ -72,12 +72,12 @@ def shared():
 
 @pytest.fixture(scope="session")
 def data_dir(shared):
-    """Where the videos of the runs of retrieval are prepared."""
+    """Folder of the prepared videos of the runs of retrieval."""
     return shared / "prepared"
 
 
 class Retrieval(NamedTuple):
-    """A run of retrieval, and what was seen of it.
+    """A run of retrieval and records of it.
 
     Attributes:
       path: its directory.
@@ -85,7 +85,7 @@ class Retrieval(NamedTuple):
       initial: its initial parameters.
       final: its parameters at the end.
       compiled: number of programs compiled before each chunk, and at the end.
-      said: what it wrote to standard error.
+      stderr: its standard error.
     """
 
     path: Path
@@ -93,20 +93,20 @@ class Retrieval(NamedTuple):
     initial: Any
     final: Any
     compiled: list
-    said: str
+    stderr: str
 
 
 @pytest.fixture(scope="session")
 def retrieval(shared, data_dir):
     """A run of retrieval that was never interrupted, made once in a session."""
-    seen = shared / "seen.pickle"
+    record = shared / "run.pickle"
     with files.lock(shared, waiting=lambda: None):
-        if not seen.exists():
-            said = io.StringIO()
-            with sharing_programs(), contextlib.redirect_stderr(said):
-                run = _train(data_dir, shared / "whole")
-            seen.write_bytes(pickle.dumps((*run, said.getvalue())))
-    return Retrieval(*pickle.loads(seen.read_bytes()))
+        if not record.exists():
+            stderr = io.StringIO()
+            with sharing_programs(), contextlib.redirect_stderr(stderr):
+                run = _train(data_dir, shared / "uninterrupted")
+            record.write_bytes(pickle.dumps((*run, stderr.getvalue())))
+    return Retrieval(*pickle.loads(record.read_bytes()))
 
 
 def _train(data_dir, path):
@@ -117,32 +117,37 @@ def _train(data_dir, path):
     config = runs.retrieval(data_dir, **{"train.baseline": True})
     with loop.start(config, path) as trainer:
         steps = trainer.steps
-        trainer.steps = lambda *given: (before.append(len(compiled)), steps(*given))[1]
+
+        def count_programs(state, chunk):
+            before.append(len(compiled))
+            return steps(state, chunk)
+
+        trainer.steps = count_programs
         initial = jax.device_get(trainer.state.params)
         trainer.run()
     before.append(len(compiled))
     final = jax.device_get(trainer.state.params)
-    outcome = loop.train(config, path)  # nothing is left to train: it tests
+    outcome = loop.train(config, path)  # the training is complete: this tests
     return path, outcome.results, initial, final, before
 
 
 @pytest.fixture(scope="session")
 def trees_dir(tmp_path_factory):
-    """Where the trees of the runs of HOVER are prepared."""
+    """Folder of the prepared trees of the runs of HOVER."""
     return tmp_path_factory.mktemp("trees")
 
 
 @pytest.fixture(scope="session")
 def hover_run(trees_dir, tmp_path_factory):
     """The directory of a run of HOVER that was never interrupted, and its test metrics."""
-    path = tmp_path_factory.mktemp("hover") / "whole"
+    path = tmp_path_factory.mktemp("hover") / "uninterrupted"
     with sharing_programs():
         return path, loop.train(runs.hover(trees_dir), path).results
 
 
 @pytest.fixture
 def ctrl_c():
-    """Ctrl-C as a program in the foreground has it, wherever the tests run."""
+    """Handle Ctrl-C as a program in the foreground does, wherever the tests run."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

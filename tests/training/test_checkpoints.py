@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved comes back; what is damaged or of another model says so."""
+"""Checkpoints and loaded runs: saving, restoring, and damage."""
 
 import json
 import resource
@@ -42,8 +42,7 @@ def test_arrays_and_information_are_restored(series, tmp_path):
     again = Series(tmp_path / "series")
     assert again.latest() == 3
     assert again.info() == {"epoch": 0, "metric": 1.5}
-    for one, other in zip(*map(jax.tree.leaves, (again.restore(TREE), TREE)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    jax.tree.map(np.testing.assert_array_equal, again.restore(TREE), TREE)
 
 
 def test_existing_step_is_not_written_again(series):
@@ -64,9 +63,9 @@ def test_best_series_keeps_the_previous_and_drops_later_steps(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, _flip_a_bit])
-@pytest.mark.parametrize("what", ["manifest.ocdbt", "d/*", "metadata"])
-def test_damaged_checkpoint_is_one_line(series, tmp_path, what, damage):
-    files = list((tmp_path / "series").rglob(what))
+@pytest.mark.parametrize("pattern", ["manifest.ocdbt", "d/*", "metadata"])
+def test_damaged_checkpoint_is_one_line(series, tmp_path, pattern, damage):
+    files = list((tmp_path / "series").rglob(pattern))
     assert files
     for file in files:
         damage(file)
@@ -88,7 +87,7 @@ def test_save_killed_before_its_digests_is_readable(series, tmp_path):
     assert {path.name for path in (tmp_path / "series").iterdir()} == {"4"}
 
 
-def test_save_that_ends_while_it_is_checked_is_no_damage(series, tmp_path, monkeypatch):
+def test_save_that_ends_during_a_check_is_not_damage(series, tmp_path, monkeypatch):
     sums, saving = tmp_path / "series" / "3" / "SHA256SUMS", tmp_path / "series" / ".saving"
     content, exists = sums.read_bytes(), Path.exists
     sums.unlink()
@@ -135,7 +134,7 @@ def test_incomplete_list_of_digests_is_refused(series, tmp_path, change, message
         {"block": {"kernel": jnp.zeros((2, 3))}},
         {"block": {"kernel": jnp.zeros((2, 3)), "scale": jnp.zeros(2)}, "bias": jnp.zeros(2)},
     ],
-    ids=["another shape", "one less", "one more"],
+    ids=["shape", "missing", "additional"],
 )
 def test_parameters_of_another_shape_name_the_fields(series, template):
     with pytest.raises(CheckpointError, match="shape"):
@@ -159,7 +158,7 @@ def test_parameters_are_saved_into_a_new_directory(tmp_path):
         checkpoints.save_params(tmp_path / "converted", TREE, {})
 
 
-def test_a_disk_that_fills_during_a_save_is_one_line(tmp_path, caplog):
+def test_disk_that_fills_during_a_save_is_one_line(tmp_path, caplog):
     series = Series(tmp_path / "series")
     numbers = np.random.default_rng(0).normal(size=2**18).astype(np.float32)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -239,22 +238,22 @@ def test_first_of_equal_epochs_is_best_and_starts_patience():
     assert _after(1.0, 0.5, 0.5, 0.5).is_over(3)
 
 
-# A run that is loaded again
+# Loaded runs
 
 
 def test_loaded_run_has_its_parameters_and_moved_data(tmp_path):
     config = configuration("gmmformer_v2")
     write_run(tmp_path / "run", config)
-    changes = {"data.data_dir": "elsewhere", "trees.form": "shallow"}  # the latter of HOVER alone
-    found = loaded_run.load(tmp_path / "run", changes)
-    assert found.config.model == config.model
-    assert found.config.data.data_dir == "elsewhere"
-    jax.tree.map(np.testing.assert_array_equal, found.params, tiny.params(config))
+    changes = {"data.data_dir": "elsewhere", "trees.form": "shallow"}  # only HOVER has a form
+    run = loaded_run.load(tmp_path / "run", changes)
+    assert run.config.model == config.model
+    assert run.config.data.data_dir == "elsewhere"
+    jax.tree.map(np.testing.assert_array_equal, run.params, tiny.params(config))
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("make", [runs.retrieval, runs.hover])
-def test_data_that_replaced_those_of_the_training_are_warned_of(tmp_path, caplog, make):
+def test_replaced_training_data_are_reported(tmp_path, caplog, make):
     config = make(tmp_path / "data")
     mesh = devices.mesh()
     family, path = training.build(config, mesh), tmp_path / "run"
@@ -264,21 +263,16 @@ def test_data_that_replaced_those_of_the_training_are_warned_of(tmp_path, caplog
         (path / "config.json").write_text(json.dumps(content))
         loaded = loaded_run.load(path).family
         opened, _ = loaded_run.open_checkpoint(config, path, lambda line: None, mesh)
-        for found in (loaded, opened):
+        warning = f"trained on other data (fingerprint before, now {family.fingerprint}:"
+        for reopened in (loaded, opened):
             caplog.clear()
-            assert found.data
-            other = f"trained on other data (fingerprint before, now {family.fingerprint}:"
-            assert (other in caplog.text) == is_warned
+            assert reopened.data
+            assert (warning in caplog.text) == is_warned
 
 
-def test_configuration_of_hover_is_read_with_its_fields(tmp_path):
-    config = runs.hover(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"config": json.loads(config.to_json())}))
-    assert loaded_run.read_config(tmp_path) == config
-
-
-def test_missing_field_of_a_run_has_its_default(tmp_path):
-    config = runs.retrieval(tmp_path)
+@pytest.mark.parametrize("make", [runs.retrieval, runs.hover])
+def test_configuration_is_read_with_default_of_missing_field(tmp_path, make):
+    config = make(tmp_path)
     recorded = json.loads(config.to_json())
     recorded.pop("precision")
     (tmp_path / "config.json").write_text(json.dumps({"config": recorded}))
@@ -308,25 +302,9 @@ def test_directory_without_a_run_is_refused(tmp_path):
 def test_facts_of_a_checkpoint_count_epochs_from_1():
     info = {"epoch": 0, "step": 14, "validation_SumR": 233.16062, "model.name": "hlformer"}
     assert checkpoints.summary(info) == "epoch 1, step 14, validation SumR 233.2"
-    chosen_last = {"epoch": 2, "step": 9, "validation_last": 2.0}
-    assert checkpoints.summary(chosen_last) == "epoch 3, step 9"
+    last_epoch = {"epoch": 2, "step": 9, "validation_last": 2.0}
+    assert checkpoints.summary(last_epoch) == "epoch 3, step 9"
     assert checkpoints.summary({"source": "best.ckpt", "step": 0}) == "source best.ckpt, step 0"
-
-
-@pytest.mark.slow  # it takes seconds
-def test_evaluation_gives_the_metrics_of_the_run(retrieval, data_dir, tmp_path):
-    told, scores = [], tmp_path / "scores.npz"
-    config = runs.retrieval(data_dir)
-    result = evaluate_checkpoint(config, retrieval.path, scores, told.append, retrieval.path)
-    reported = json.loads((retrieval.path / "test_metrics.json").read_text())
-    assert result.as_json() == reported
-    assert evaluate_checkpoint(config, retrieval.path, None, told.append).as_json() == reported
-    with np.load(scores) as file:
-        assert file["scores"].shape == (len(file["queries"]), len(file["videos"]))
-        assert file["scores"].shape == (reported["queries"], 5)
-    info = checkpoints.best(retrieval.path).info()
-    facts = f"epoch {info['epoch'] + 1}, step {info['step']}, validation SumR"
-    assert told[0] == f"checkpoint {retrieval.path} ({facts} {info['validation_SumR']:.4g})"
 
 
 def test_checkpoint_of_another_model_names_the_field(retrieval, data_dir):

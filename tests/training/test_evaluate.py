@@ -1,4 +1,4 @@
-"""Evaluation of a checkpoint: metrics never disagree with the settings recorded beside them."""
+"""Evaluation of checkpoints: metrics always agree with the settings recorded beside them."""
 
 import contextlib
 import errno
@@ -27,7 +27,7 @@ from hlformer_jax.training.run_directory import WorkdirError
 
 
 def _quiet(line):
-    """Take a line and drop it."""
+    """Ignore a line of a report."""
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def test_metrics_of_other_settings_do_not_replace_a_runs(run, data_dir, options)
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("seconds", [0.0, 1000.0])
-def test_an_evaluation_that_takes_long_says_so(seconds, run, data_dir, capsys, monkeypatch):
+def test_long_evaluation_is_announced(seconds, run, data_dir, capsys, monkeypatch):
     monkeypatch.setattr(terminal, "SLOW_SECONDS", seconds)
     evaluate_checkpoint(runs.retrieval(data_dir), run, None, _quiet)
     assert capsys.readouterr().err.startswith("evaluating: ") == (not seconds)
 
 
-def test_parameters_without_finite_scores_have_no_metrics(run, data_dir, tmp_path):
+def test_parameters_without_finite_scores_get_no_metrics(run, data_dir, tmp_path):
     with contextlib.closing(checkpoints.open_params(run)) as best:
         params = jax.eval_shape(training.build(runs.retrieval(data_dir)).init_params)
         params = best.restore(params)
@@ -107,13 +107,13 @@ def test_parameters_without_finite_scores_have_no_metrics(run, data_dir, tmp_pat
         (None, "run/config.json", r"another name, such as \S+run/embeddings\.npz"),
         ("run/checkpoints/best/a.npz", None, "is a file that a run or an evaluation writes"),
         ("out/test_queries.npz", None, "is a file that a run or an evaluation writes"),
-        ("other/test_metrics.json", None, "is a file that a run or an evaluation writes"),
+        ("run_2/test_metrics.json", None, "is a file that a run or an evaluation writes"),
     ],
 )
 def test_outputs_replace_neither_each_other_nor_files_of_a_run(
     run, data_dir, tmp_path, scores, embeddings, message
 ):
-    files.write_json(tmp_path / "other" / "config.json", {})
+    files.write_json(tmp_path / "run_2" / "config.json", {})
     before = (run / "test_queries.npz").read_bytes()
     outputs = [tmp_path / name if name else None for name in (scores, embeddings)]
     with pytest.raises(files.OutputError, match=message):
@@ -125,7 +125,7 @@ def test_outputs_replace_neither_each_other_nor_files_of_a_run(
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_disk_that_cannot_be_written_needs_another_workdir(run, data_dir, monkeypatch, number):
+def test_unwritable_disk_needs_another_workdir(run, data_dir, monkeypatch, number):
     def fail(dir):
         raise OSError(number, os.strerror(number), f"{dir}/tmpofcanjts")
 
@@ -139,11 +139,11 @@ def test_disk_that_cannot_be_written_needs_another_workdir(run, data_dir, monkey
 
 def test_fields_without_influence_on_metrics_may_differ(run, data_dir, tmp_path):
     before = _metrics(run)
-    other = runs.retrieval(data_dir, **{"optim.learning_rate": 3.0, "train.epochs": 77})
-    other.loss.margin, other.eval.query_batch = 0.7, 3
+    config = runs.retrieval(data_dir, **{"optim.learning_rate": 3.0, "train.epochs": 77})
+    config.loss.margin, config.eval.query_batch = 0.7, 3
     outputs = [tmp_path / name for name in ("scores.npz", "embeddings.npz")]
     (run / "test_metrics.json").unlink()
-    result = evaluate_checkpoint(other, run, outputs[0], _quiet, run, embeddings_file=outputs[1])
+    result = evaluate_checkpoint(config, run, outputs[0], _quiet, run, embeddings_file=outputs[1])
     assert _metrics(run) == before
     with np.load(outputs[0]) as scores, np.load(outputs[1]) as embeddings:
         assert np.mean(scores["scores"].argmax(1) == scores["relevant"]) == pytest.approx(
@@ -151,7 +151,7 @@ def test_fields_without_influence_on_metrics_may_differ(run, data_dir, tmp_path)
         )
         assert len(embeddings["queries"]) == result.queries
     with pytest.raises(files.OutputError, match=r"scores\.npz"):
-        evaluate_checkpoint(other, run, outputs[0], _quiet)
+        evaluate_checkpoint(config, run, outputs[0], _quiet)
 
 
 def test_evaluation_beside_a_run_is_recorded(run, data_dir, tmp_path, monkeypatch):
@@ -163,7 +163,12 @@ def test_evaluation_beside_a_run_is_recorded(run, data_dir, tmp_path, monkeypatc
     assert json.loads(_metrics(beside)) == result.as_json()
     assert result.as_json() == json.loads(_metrics(run)) | {"unfinished": "epoch 1 of 3"}
     assert json.loads((beside / "evaluation.json").read_text())["checkpoint"] == str(run)
-    assert lines[0] == f"{run} is not finished (epoch 1 of 3): its best epoch so far is evaluated"
+    info = checkpoints.best(run).info()
+    facts = f"epoch {info['epoch'] + 1}, step {info['step']}, validation SumR"
+    assert lines[:2] == [
+        f"{run} is not finished (epoch 1 of 3): its best epoch so far is evaluated",
+        f"checkpoint {run} ({facts} {info['validation_SumR']:.4g})",
+    ]
     assert lines[-1] == "a remark"
     config.eval.corpus = "int8"
     with pytest.raises(WorkdirError, match=r"eval\.corpus \(float32 there, int8 now\)"):
@@ -204,13 +209,13 @@ def test_command_evaluates_a_run_or_a_checkpoint(run, data_dir, tmp_path):
     scores, embeddings = tmp_path / "scores.npz", tmp_path / "embeddings.npz"
     evaluate = ("--mode=evaluate", f"--workdir={run}")
     files = f"--scores={scores}", f"--embeddings={embeddings}"
-    other = f"--config=run:{run}", "--config.eval.corpus=int8"
+    changed = f"--config=run:{run}", "--config.eval.corpus=int8"
     runs.write(runs.retrieval(data_dir), tmp_path / "config.py")
     beside = "--config=config.py", f"--checkpoint={run}", "--workdir=beside"
     calls = [
         (*evaluate, *files),
         ("--mode=evaluate", *beside),
-        (*evaluate, *other),
+        (*evaluate, *changed),
         ("--mode=evaluate", "--workdir=nowhere"),
     ]
     right, checkpoint, wrong, missing = processes.calls("hlformer_jax.main", calls, tmp_path)
@@ -226,7 +231,7 @@ def test_command_evaluates_a_run_or_a_checkpoint(run, data_dir, tmp_path):
         recorded = json.loads((run / "config.json").read_text())
         assert first["data"] == recorded["data_fingerprint"]
         assert len(set(first["sentences"])) > 1
-        # The scores are those of the exported vectors.
+        # The scores follow from the exported vectors.
         total = sum(
             weight * np.einsum("qh,vlh->qvl", second["queries"], second[name]).max(-1)
             for name, weight in zip(second["branches"], second["weights"], strict=True)
@@ -236,11 +241,11 @@ def test_command_evaluates_a_run_or_a_checkpoint(run, data_dir, tmp_path):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(("options", "has_bar"), [((), True), (("--quiet",), False)])
-def test_a_terminal_shows_the_videos_that_are_encoded(run, options, has_bar):
+def test_terminal_shows_the_progress_of_encoding(run, options, has_bar):
     reader, writer = os.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     with os.fdopen(reader, "rb", buffering=0) as screen, os.fdopen(writer, "wb") as terminal:
-        done = subprocess.run(
+        process = subprocess.run(
             processes.command("main", "--mode=evaluate", f"--workdir={run}", *options),
             env=processes.environment() | {"TQDM_MININTERVAL": "0", "TERM": "xterm"},
             stdout=subprocess.PIPE, stderr=terminal, check=True,
@@ -248,7 +253,7 @@ def test_a_terminal_shows_the_videos_that_are_encoded(run, options, has_bar):
         terminal.write(b"END")
         terminal.flush()
         frames = screen.read(65536).decode()
-    assert b"SumR" in done.stdout
+    assert b"SumR" in process.stdout
     assert bool(re.search(r"Encoding: 100%.* 5/5 \[.*video/s\]", frames)) == has_bar, frames
 
 

@@ -1,4 +1,4 @@
-"""HOVER through the seams of every family: trained, stopped, resumed, streamed, evaluated."""
+"""Runs of HOVER: trained, stopped, resumed, streamed and evaluated."""
 
 import dataclasses
 import json
@@ -66,7 +66,7 @@ def test_checkpoint_gives_the_metrics_of_its_run(hover_run, trees_dir, tmp_path)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_videos_without_tree_are_noted(hover_run, trees_dir, monkeypatch):
+def test_videos_without_tree_are_reported(hover_run, trees_dir, monkeypatch):
     note, lines = "1 of 9 videos of test have no tree: 1 with a single moment", []
 
     original = hover.open_trees
@@ -83,27 +83,26 @@ def test_videos_without_tree_are_noted(hover_run, trees_dir, monkeypatch):
 
 
 def test_test_split_may_be_another_collection(trees_dir, tmp_path, monkeypatch):
-    opened = []
+    collections, subsets, data_sets = [], [], []
     original = hover.open_trees
 
     def open_trees(config):
-        opened.append((config.data.collection, config.data.feature))
+        collections.append((config.data.collection, config.data.feature))
         subsets.append((config.trees.train_subset, config.trees.train_leaves))
-        made.append(original(config))
-        return made[-1]
+        data_sets.append(original(config))
+        return data_sets[-1]
 
     monkeypatch.setattr(hover, "open_trees", open_trees)
-    subsets, made = [], []
-    listed = tmp_path / "few.txt"
-    listed.write_text("train_00002\ntrain_00007\n")
-    elsewhere = {"eval.test_collection": "charades", "eval.test_feature": "other"}
-    elsewhere |= {"trees.train_subset": str(listed), "trees.train_leaves": (1, 2, 3, 4, 5, 6)}
-    family = training.build(runs.hover(trees_dir, **elsewhere))
+    subset = tmp_path / "few.txt"
+    subset.write_text("train_00002\ntrain_00007\n")
+    options = {"eval.test_collection": "charades", "eval.test_feature": "other"}
+    options |= {"trees.train_subset": str(subset), "trees.train_leaves": (1, 2, 3, 4, 5, 6)}
+    family = training.build(runs.hover(trees_dir, **options))
     assert " " in family.fingerprint and family.subset_fingerprint == family.data.train.subset
-    # The other collection has no listed video.
-    assert subsets == [(str(listed), (1, 2, 3, 4, 5, 6)), ("full", ())]
-    assert family.data.test is made[1].test and family.data[:2] == made[0][:2]
-    assert opened[1] == ("charades", "other") != opened[0]
+    # The test collection has none of the videos of the subset.
+    assert subsets == [(str(subset), (1, 2, 3, 4, 5, 6)), ("full", ())]
+    assert family.data.test is data_sets[1].test and family.data[:2] == data_sets[0][:2]
+    assert collections[1] == ("charades", "other") != collections[0]
 
 
 @pytest.mark.slow  # it takes seconds
@@ -116,42 +115,42 @@ def test_registry_builds_the_family_of_hover(trees_dir):
     assert cost.flops_video > cost.flops_caption > 0
 
 
-def test_metrics_and_files_are_of_their_splits(trees_dir, monkeypatch):
-    family, seen = training.build(runs.hover(trees_dir, seed=5)), []
+def test_every_output_is_computed_on_its_split(trees_dir, monkeypatch):
+    family, calls = training.build(runs.hover(trees_dir, seed=5)), []
     data, params = family.data, {"direction": np.ones(6, np.float32)}
     names, fitted = data.test.pool.names, np.zeros(6)
     points = hover.Points(np.zeros((len(names), 6)), np.ones((len(names), 6)))
     scores = np.arange(len(names) ** 2).reshape(len(names), -1)
 
-    def note(name, value):
-        def noted(params, feed, *more):
-            seen.append((feed.split, *more))
+    def replace(name, value):
+        def record_call(params, feed, *arguments):
+            calls.append((feed.split, *arguments))
             return value
 
-        monkeypatch.setattr(family.evaluator, name, noted)
+        monkeypatch.setattr(family.evaluator, name, record_call)
 
     for name in ("evaluate", "report"):
-        note(name, Result({}, 1, 1))
-    note("scores", scores)
-    note("encode", points)
-    note("fit_direction", fitted)
+        replace(name, Result({}, 1, 1))
+    replace("scores", scores)
+    replace("encode", points)
+    replace("fit_direction", fitted)
     family.validate(params)
-    [split] = seen.pop()
+    [split] = calls.pop()
     assert split is data.val
     _, arrays = family.test_scores(params)
     assert arrays["scores"] is scores and arrays["data"] == family.fingerprint
     assert arrays["queries"] == arrays["videos"] == names
     assert arrays["sentences"] == data.test.pool.texts != names
     np.testing.assert_array_equal(arrays["relevant"], np.arange(len(names)))
-    found = family.test_embeddings(params)
-    assert found["nodes"] == names
-    np.testing.assert_array_equal(found["text"], points.text)
-    np.testing.assert_array_equal(found["video"], points.video)
-    assert all(split is data.test for split, *_ in seen)
-    assert seen[1][1] is params["direction"]  # of the report
+    embeddings = family.test_embeddings(params)
+    assert embeddings["nodes"] == names
+    np.testing.assert_array_equal(embeddings["text"], points.text)
+    np.testing.assert_array_equal(embeddings["video"], points.video)
+    assert all(split is data.test for split, *_ in calls)
+    assert calls[1][1] is params["direction"]  # of the report
     family._config.loss.order = 0.0
     family.test(params)
-    assert seen[-2][0] is data.train and seen[-1][0] is data.test and seen[-1][1] is fitted
+    assert calls[-2][0] is data.train and calls[-1][0] is data.test and calls[-1][1] is fitted
     feed = family.feed(Schedule(family.num_examples, 6, 0).groups(1, 2))
     assert (feed.seed, feed.batch_size, feed.split is data.train) == (5, 6, True)
     assert sum(len(x) for group in feed.groups for x in group.steps) == len(data.train.pool.pair)
@@ -159,7 +158,7 @@ def test_metrics_and_files_are_of_their_splits(trees_dir, monkeypatch):
     assert {"trees.node_frames", "data.max_words"} <= set(family.describe())
 
 
-def test_rates_and_schedule_are_the_released_ones(trees_dir):
+def test_rates_and_schedule_equal_the_released_ones(trees_dir):
     rates = {"learning_rate": 0.1, "hyperbolic_rate": 0.01, "scale_rate": 0.0, "warmup": 0.1}
     config = runs.hover(trees_dir, **{f"optim.{name}": value for name, value in rates.items()})
     transform = training.build(config).optimiser(10)

@@ -1,6 +1,7 @@
-"""The loop: trains, stops, resumes to the same bits, says why it refuses; and the log of a run."""
+"""The training loop, which resumes to the same bits after a stop, and the log of a run."""
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -32,12 +33,14 @@ def _fail(*_):
     raise MemoryError
 
 
-def _scored(trainer, *metrics):
-    """Makes the validations of a run come out with these metrics."""
-    validate, metrics = trainer.family.validate, iter(metrics)
-    trainer.family.validate = lambda params: dataclasses.replace(
-        validate(params), metrics={"nearest": next(metrics)}
-    )
+def _set_metrics(trainer, *metrics):
+    """Make the validations of a run return these metrics."""
+    original, metrics = trainer.family.validate, iter(metrics)
+
+    def validate(params):
+        return dataclasses.replace(original(params), metrics={"nearest": next(metrics)})
+
+    trainer.family.validate = validate
 
 
 def test_run_writes_its_records(finished):
@@ -52,19 +55,24 @@ def test_run_writes_its_records(finished):
 
 
 def test_best_epoch_has_the_best_validation(finished):
-    found = [x["validation/nearest"] for x in runs.records(finished) if "validation/nearest" in x]
+    metrics = [x["validation/nearest"] for x in runs.records(finished) if "validation/nearest" in x]
     info = checkpoints.best(finished).info()
-    assert info["epoch"] == int(np.argmax(found))
-    assert info["validation_nearest"] == max(found)
-    assert info["nodes"] == 11  # what the family says of itself
+    assert info["epoch"] == int(np.argmax(metrics))
+    assert info["validation_nearest"] == max(metrics)
+    assert info["nodes"] == 11  # from the description of the family
 
 
 def test_best_and_last_parameters_are_tested(tmp_path):
     with runs.start(runs.tree(), tmp_path) as trainer:
-        _scored(trainer, 50.0, 40.0, 30.0)
+        _set_metrics(trainer, 50.0, 40.0, 30.0)
         trainer.run()
-        tested, test = [], trainer.family.test
-        trainer.family.test = lambda params: (tested.append(params), test(params))[1]
+        tested, original = [], trainer.family.test
+
+        def test(params):
+            tested.append(params)
+            return original(params)
+
+        trainer.family.test = test
         assert list(trainer.test()) == ["best epoch (1)", "last epoch (3)"]
     best, last = (np.asarray(params["space"]) for params in tested)
     saved = checkpoints.best(tmp_path).restore(trainer.state.params)
@@ -81,7 +89,7 @@ def test_unknown_selection_metric_is_named(tmp_path):
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_selection_metric_that_is_nan_is_named(tmp_path, epochs):
     with runs.start(runs.tree(), tmp_path) as trainer:
-        _scored(trainer, *[50.0] * (epochs - 1), np.nan)
+        _set_metrics(trainer, *[50.0] * (epochs - 1), np.nan)
         with pytest.raises(ConfigError, match=f"'nearest', which is NaN after epoch {epochs}"):
             trainer.run()
 
@@ -114,7 +122,7 @@ def test_wrong_value_is_refused_from_python_too(tmp_path, make, field, value, fa
     ],
 )
 def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, capsys, last, number, line):
-    config = runs.tree(**{"train.checkpoint_seconds": 1e9})  # what is saved is by the signal
+    config = runs.tree(**{"train.checkpoint_seconds": 1e9})  # only the signal causes a save
     handler = signal.getsignal(number)
     stops = pytest.raises(loop.Stopped, match=f"{number.name}: saved step {last}")
     with stops as stopped, runs.start(config, tmp_path) as trainer:
@@ -142,27 +150,27 @@ def test_stopped_run_with_initial_parameters_continues(tmp_path, finished, capsy
     assert "resumed after step 4, in epoch 2" in capsys.readouterr().err
 
 
-def test_family_is_asked_for_the_steps_and_order_of_its_run(tmp_path):
-    asked = {}
+def test_family_gets_the_steps_and_order_of_its_run(tmp_path):
+    arguments = {}
 
-    class Noted(runs.Tree):
+    class RecordingTree(runs.Tree):
         def loss(self, steps_per_epoch):
-            asked["loss"] = steps_per_epoch
+            arguments["loss"] = steps_per_epoch
             return super().loss(steps_per_epoch)
 
         def optimiser(self, total_steps):
-            asked["optimiser"] = total_steps
+            arguments["optimiser"] = total_steps
             return super().optimiser(total_steps)
 
         def feed(self, groups):
-            asked["order"] = np.concatenate([x for group in groups for x in group.steps])
+            arguments["order"] = np.concatenate([x for group in groups for x in group.steps])
             return super().feed(groups)
 
     config = runs.tree(seed=3)
-    with loop.start(config, tmp_path, family=Noted(config)):
-        order = asked.pop("order")
+    with loop.start(config, tmp_path, family=RecordingTree(config)):
+        order = arguments.pop("order")
     np.testing.assert_array_equal(order[:10], Schedule(10, 4, seed=3).order(0))
-    assert len(order) == 30 and asked == {"loss": 3, "optimiser": 9}
+    assert len(order) == 30 and arguments == {"loss": 3, "optimiser": 9}
 
 
 def test_finished_run_is_not_lengthened(finished):
@@ -175,12 +183,12 @@ def test_signal_after_the_last_step_is_not_lost(tmp_path, finished):
     with stops, runs.start(runs.tree(), tmp_path) as trainer:
         validate = trainer.family.validate
 
-        def late(params):
+        def stop_late(params):
             if trainer.progress.epochs == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
             return validate(params)
 
-        trainer.family.validate = late
+        trainer.family.validate = stop_late
         trainer.run()
     runs.train(runs.tree(), tmp_path)
     runs.assert_same(tmp_path, finished)
@@ -198,15 +206,22 @@ def test_second_ctrl_c_stops_at_once(tmp_path):
 def test_rarely_saved_run_ends_the_same_after_a_crash(tmp_path, finished, monkeypatch):
     config = runs.tree(**{"train.checkpoint_seconds": 1e9})
     with pytest.raises(MemoryError), runs.start(config, tmp_path) as trainer:
-        steps = trainer.steps
-        trainer.steps = lambda state, chunk: (_fail if chunk.first == 8 else steps)(state, chunk)
+        original = trainer.steps
+
+        def steps(state, chunk):
+            return _fail() if chunk.first == 8 else original(state, chunk)
+
+        trainer.steps = steps
         trainer.run()
     assert trainer.progress.epochs == 2 and trainer.checkpoints.newest.latest() is None
-    saved, save = [], checkpoints.Series.save
+    saved, original = [], checkpoints.Series.save
+
+    def save(series, step, *arguments):
+        saved.append(step)
+        original(series, step, *arguments)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            checkpoints.Series, "save", lambda *given: (saved.append(given[1]), save(*given))
-        )
+        patch.setattr(checkpoints.Series, "save", save)
         runs.train(config, tmp_path)
     assert saved == [checkpoints.best(tmp_path).latest(), runs.STEPS]
     runs.assert_same(tmp_path, finished)
@@ -217,18 +232,18 @@ def test_best_epoch_after_the_newest_state_is_dropped(tmp_path, monkeypatch):
     with full, runs.start(runs.tree(), tmp_path) as trainer:
         save = trainer.checkpoints.newest.save
 
-        def fail_late(step, *given):
+        def fail_late(step, *arguments):
             if step == 6:
                 raise checkpoints.CheckpointError("no space left")
-            save(step, *given)
+            save(step, *arguments)
 
         monkeypatch.setattr(trainer.checkpoints.newest, "save", fail_late)
-        _scored(trainer, 50.0, 60.0)
+        _set_metrics(trainer, 50.0, 60.0)
         trainer.run()
     assert trainer.checkpoints.best.latest() == 6
     with runs.start(runs.tree(), tmp_path) as again:
         assert again.checkpoints.best.latest() == again.checkpoints.newest.latest() == 3
-        _scored(again, 40.0, 30.0)
+        _set_metrics(again, 40.0, 30.0)
         again.run()
     assert again.progress.best_epoch == again.checkpoints.best.info()["epoch"] == 0
     assert next(iter(again.test())) == "best epoch (1)"
@@ -236,13 +251,14 @@ def test_best_epoch_after_the_newest_state_is_dropped(tmp_path, monkeypatch):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(("size", "warns"), [(10, True), (9, False)])
-def test_epoch_without_training_is_announced(tmp_path, capsys, size, warns):
+def test_epoch_without_training_is_announced(tmp_path, capsys, monkeypatch, size, warns):
     options = {"train.batch_size": size, "train.epochs": 1}
     with runs.start(runs.tree(**options), tmp_path) as trainer:
-        trainer.family.learning_rate = lambda total: schedule("linear", 0.1, 0.1, total)
+        rate = functools.partial(schedule, "linear", 0.1, 0.1)
+        monkeypatch.setattr(trainer.family, "learning_rate", rate, raising=False)
         trainer.run()
-    said = "epoch 1 trains nothing: the learning rate of its only step is 0"
-    assert (said in capsys.readouterr().err) == warns
+    warning = "epoch 1 trains nothing: the learning rate of its only step is 0"
+    assert (warning in capsys.readouterr().err) == warns
 
 
 @pytest.mark.parametrize(
@@ -254,7 +270,7 @@ def test_epoch_without_training_is_announced(tmp_path, capsys, size, warns):
 )
 def test_patience_ends_a_run(tmp_path, capsys, metrics, best, line):
     with runs.start(runs.tree(**{"train.patience": 1}), tmp_path) as trainer:
-        _scored(trainer, *metrics)
+        _set_metrics(trainer, *metrics)
         trainer.run()
     assert checkpoints.newest(tmp_path).info()["epochs"] == len(metrics)
     assert checkpoints.best(tmp_path).info()["epoch"] == best
@@ -280,7 +296,7 @@ def test_directory_is_claimed_while_its_run_lasts(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         patch.setattr(loop, "compile_steps", _fail)
         runs.train(runs.tree(), tmp_path)
-    # What did not start may be started with another configuration.
+    # A run that did not start may be started with another configuration.
     with runs.start(runs.tree(**{"optim.learning_rate": 0.5}), tmp_path):
         saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["config"]["optim"]["learning_rate"] == 0.5
@@ -289,8 +305,13 @@ def test_directory_is_claimed_while_its_run_lasts(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("step", "poison", "message", "saved"),
     [
-        # In mid epoch: what is saved is the end of the first epoch.
-        (4, {"loss": np.nan, "loss/near": np.nan}, r"step 4 \(epoch 2\): loss/near is", 3),
+        # In mid epoch: the end of the first epoch is saved.
+        (
+            4,
+            {"loss": np.nan, "loss/attraction": np.nan},
+            r"step 4 \(epoch 2\): loss/attraction is",
+            3,
+        ),
         # At the end of an epoch, before it is saved, though the loss is finite.
         (2, {"gradient_norm": np.inf}, r"step 2 \(epoch 1\): gradient_norm is", None),
     ],
@@ -303,8 +324,9 @@ def test_non_finite_loss_is_named_and_not_saved(tmp_path, step, poison, message,
         def poisoned(state, chunk):
             state, scalars = steps(state, chunk)
             at = np.arange(len(scalars["loss"])) == step - chunk.first
-            put = lambda name, value: np.where(at, value, scalars[name])
-            return state, scalars | {name: put(name, value) for name, value in poison.items()}
+            return state, scalars | {
+                name: np.where(at, value, scalars[name]) for name, value in poison.items()
+            }
 
         trainer.steps = poisoned
         trainer.run()
@@ -315,26 +337,26 @@ def test_non_finite_loss_is_named_and_not_saved(tmp_path, step, poison, message,
     ("step", "saved"),
     [(8, 6), (7, 6)],  # the last update of the run, and one before a signal
 )
-def test_parameters_that_an_update_ruined_are_not_saved(tmp_path, step, saved):
+def test_non_finite_parameters_are_not_saved(tmp_path, step, saved):
     stops = pytest.raises(NonFiniteLossError, match=rf"step {step} \(epoch 3\): a parameter")
     with stops, runs.start(runs.tree(), tmp_path) as trainer:
         steps = trainer.steps
 
-        def ruined(state, chunk):
+        def steps_with_nan(state, chunk):
             state, scalars = steps(state, chunk)
             if chunk.first + chunk.num_steps == step + 1:
-                ruin = jax.tree.map(lambda x: x.at[0].set(np.nan), state.params)
-                state = dataclasses.replace(state, params=ruin)
+                params = jax.tree.map(lambda x: x.at[0].set(np.nan), state.params)
+                state = dataclasses.replace(state, params=params)
             return state, scalars
 
-        trainer.steps = ruined
+        trainer.steps = steps_with_nan
         if step < runs.STEPS - 1:
             runs.signal_before(trainer, step + 1, signal.SIGTERM)
         trainer.run()
     assert trainer.checkpoints.newest.latest() == saved
 
 
-def test_single_broken_element_is_not_finite():
+def test_single_nan_element_is_not_finite():
     params = {"a": np.ones(3, np.float32), "b": np.ones(2, np.float32)}
     assert loop._is_finite(params)
     params["b"][1] = np.nan
@@ -373,7 +395,7 @@ def test_ignored_ctrl_c_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_every_option_can_be_trained():
+def test_every_configured_family_can_be_trained():
     assert list(training.FAMILIES) == list(FIELDS)
 
 
@@ -381,19 +403,19 @@ def test_every_option_can_be_trained():
     ("make", "family"), [(runs.retrieval, PRVR), (runs.hover, HOVER)], ids=["prvr", "hover"]
 )
 def test_building_a_family_opens_no_data(tmp_path, make, family):
-    found = training.build(make(tmp_path / "data"))
-    assert type(found) is family
-    assert found.describe()["model.name"] == make(tmp_path / "data").model.name
+    built = training.build(make(tmp_path / "data"))
+    assert type(built) is family
+    assert built.describe()["model.name"] == make(tmp_path / "data").model.name
     assert not list(tmp_path.iterdir())
 
 
-def test_devices_are_the_given_ones_or_all(tmp_path, monkeypatch):
-    given = []
-    monkeypatch.setitem(training.FAMILIES, "hover", lambda config, mesh: given.append(mesh))
+def test_mesh_is_the_argument_or_all_devices(tmp_path, monkeypatch):
+    meshes = []
+    monkeypatch.setitem(training.FAMILIES, "hover", lambda config, mesh: meshes.append(mesh))
     mesh = devices.mesh(devices.mesh().devices.ravel().tolist()[:1])
     training.build(runs.hover(tmp_path), mesh)
     training.build(runs.hover(tmp_path))
-    assert given[0] is mesh and given[1] == devices.mesh()
+    assert meshes[0] is mesh and meshes[1] == devices.mesh()
 
 
 def test_resumed_log_drops_lines_after_its_checkpoint(tmp_path):
@@ -436,10 +458,10 @@ def test_edited_log_is_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(content.replace(b"1.5", b"1.4"))
     with pytest.raises(OSError, match="has changed since the newest checkpoint"):
         loop.ScalarLog(tmp_path, position, 3, digest=digest)
-    loop.ScalarLog(tmp_path, position, 3).close()  # of a run that did not record it
+    loop.ScalarLog(tmp_path, position, 3).close()  # as of a run without a recorded digest
 
 
-def test_one_of_several_processes_writes(tmp_path):
+def test_log_of_a_process_that_does_not_write_is_empty(tmp_path):
     log = loop.ScalarLog(tmp_path, 0, 0, writes=False)
     log.write(1, {"loss": 1.0})
     assert log.position() == 0
@@ -459,7 +481,7 @@ def test_full_disk_for_tensorboard_does_not_end_the_run(tmp_path, monkeypatch):
     assert log.position() == (tmp_path / "metrics.jsonl").stat().st_size > 0
     log.close()
     shutil.rmtree(tmp_path / "tensorboard")
-    (tmp_path / "tensorboard").touch()  # nor when there can be no file at all
+    (tmp_path / "tensorboard").touch()  # not even a folder can be made
     loop.ScalarLog(tmp_path, 0, 0).close()
 
 
@@ -487,18 +509,18 @@ def logger(tmp_path):
 
 
 def _chunk(first, *losses):
-    scalars = {"loss": np.asarray(losses, np.float32), "loss/near": np.ones(len(losses))}
+    scalars = {"loss": np.asarray(losses, np.float32), "loss/attraction": np.ones(len(losses))}
     return Chunk(first, len(losses), None, None), scalars
 
 
-def test_chunk_is_recorded_during_the_next_one(logger, tmp_path):
+def test_chunk_is_recorded_during_the_next_chunk(logger, tmp_path):
     logger.steps(*_chunk(0, 0.5, 0.25), wait=False)
     assert runs.records(tmp_path) == []
     logger.steps(*_chunk(2, 4.0, 2.0), wait=False)
     assert [line["loss"] for line in runs.records(tmp_path)] == [0.25]  # every second step
     logger.steps(*_chunk(4, 1.0, 8.0), wait=True)
-    found = [(line["step"], line["epoch"], line["loss"]) for line in runs.records(tmp_path)]
-    assert found == [(1, 0, 0.25), (3, 1, 2.0), (5, 1, 8.0)]
+    records = [(line["step"], line["epoch"], line["loss"]) for line in runs.records(tmp_path)]
+    assert records == [(1, 0, 0.25), (3, 1, 2.0), (5, 1, 8.0)]
     assert logger.log.position() == (tmp_path / "metrics.jsonl").stat().st_size
 
 
@@ -508,7 +530,7 @@ def test_scalars_beyond_the_last_step_are_not_read(logger, tmp_path):
     assert runs.records(tmp_path) == []
 
 
-def test_rates_are_of_the_time_since_the_last_validation(tmp_path, monkeypatch, capsys):
+def test_rates_count_the_time_since_the_last_validation(tmp_path, monkeypatch, capsys):
     clock, boarded = [100.0], []
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
     rates = np.arange(9) / 10
@@ -523,8 +545,8 @@ def test_rates_are_of_the_time_since_the_last_validation(tmp_path, monkeypatch, 
     clock[0] = 191.0
     logger.steps(*_chunk(6, 1.0, 0.5), wait=True)
     logger.close()
-    found = [x["rate/examples_per_second"] for x in boarded if "rate/examples_per_second" in x]
-    assert found == pytest.approx([4 * 2 / 40, 4 * 4 / 60, 4 * 2 / 10])  # batches of 4
+    measured = [x["rate/examples_per_second"] for x in boarded if "rate/examples_per_second" in x]
+    assert measured == pytest.approx([4 * 2 / 40, 4 * 4 / 60, 4 * 2 / 10])  # batches of 4
     epoch = "epoch {} of 3: validation nearest 70 (best 70 in epoch 1), MRR 0.5, loss 0.5"
     assert capsys.readouterr().err.splitlines() == [
         "step 6 of 9: loss 0.5, 0 examples/s",  # a minute after the first
@@ -535,28 +557,31 @@ def test_rates_are_of_the_time_since_the_last_validation(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize(("last", "num_chunks"), [(9, 6), (4, 3)])  # the second is stopped
 def test_time_of_validations_is_not_training_time(tmp_path, monkeypatch, last, num_chunks):
-    clock, rates = [0.0], []
+    clock, boarded = [0.0], []
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
-    board = lambda log, step, scalars: rates.extend(scalars.items())
+
+    def board(log, step, scalars):
+        boarded.extend(scalars.items())
+
     monkeypatch.setattr(loop.ScalarLog, "board", board)
 
-    def lasts(seconds, call):
-        def lasting(*given):
+    def take_time(seconds, call):
+        def timed_call(*arguments):
             clock[0] += seconds
-            return call(*given)
+            return call(*arguments)
 
-        return lasting
+        return timed_call
 
     with runs.start(runs.tree(), tmp_path) as trainer:
-        trainer.steps = lasts(10, trainer.steps)
-        trainer.family.validate = lasts(100, trainer.family.validate)
+        trainer.steps = take_time(10, trainer.steps)
+        trainer.family.validate = take_time(100, trainer.family.validate)
         runs.signal_before(trainer, last, signal.SIGTERM)
         with pytest.raises(loop.Stopped):
             trainer.run()
     assert trainer.progress.seconds == 10 * num_chunks
-    found = [rate for name, rate in rates if name == "rate/examples_per_second"]
-    assert len(found) == num_chunks  # three batches in the two chunks of an epoch
-    assert found[1::2] == pytest.approx([4 * 3 / 20] * (num_chunks // 2))
+    rates = [rate for name, rate in boarded if name == "rate/examples_per_second"]
+    assert len(rates) == num_chunks  # three batches in the two chunks of an epoch
+    assert rates[1::2] == pytest.approx([4 * 3 / 20] * (num_chunks // 2))
 
 
 def test_validation_metrics_have_their_own_names(logger, tmp_path):

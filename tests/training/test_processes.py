@@ -1,4 +1,4 @@
-"""Runs as a person starts them, in one process or several, and as a machine ends them."""
+"""Runs in one process or several, and their ends by signals and by failures of processes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from hlformer_jax import files
 
 
 def _options(tmp_path, config, workdir):
-    """The options of a run with a configuration."""
+    """Return the options of a run with a configuration."""
     runs.write(config, tmp_path / "config.py")
     return f"--config={tmp_path / 'config.py'}", f"--workdir={workdir}"
 
@@ -30,7 +30,7 @@ def _retrieval(data_dir):
 
 
 def _kill_when(condition, *options):
-    """Starts a run and kills it without warning as soon as the condition holds."""
+    """Start a run and kill it without warning as soon as the condition holds."""
     process = processes.start("main", *options)
     deadline = time.monotonic() + 240
     while process.poll() is None and time.monotonic() < deadline:
@@ -44,7 +44,7 @@ def _kill_when(condition, *options):
 
 @pytest.fixture
 def uninterrupted(request):
-    """A run of a family that was never interrupted: its directory, and its configuration."""
+    """The directory and the configuration of a run of a family that was never interrupted."""
     if request.param == "retrieval":
         data_dir = request.getfixturevalue("data_dir")
         return request.getfixturevalue("retrieval").path, _retrieval(data_dir)
@@ -76,7 +76,7 @@ def test_killed_runs_end_bit_for_bit_the_same(tmp_path, uninterrupted, moments):
     conditions = {
         "in preparation": lambda: any(path.is_file() for path in data_dir.rglob("*")),
         "in an epoch": lambda: lines(3),
-        # While orbax's temporary directory is there.
+        # While orbax's temporary directory exists.
         "in a save": lambda: any("tmp" in path.name for path in newest.glob("*")),
         "before the test": lambda: lines(total),
     }
@@ -102,18 +102,19 @@ is_ready "$(environment_key "$python" "$(find_accelerator)")" ""
 
 @pytest.fixture
 def installed():
-    """Skip where launch/local.sh would make .venv anew, which these tests may be running from."""
+    """Skip if launch/local.sh would replace .venv, from which the tests may be running."""
     environment = processes.environment() | {"PYTHON": sys.executable}
-    done = subprocess.run(["bash", "-c", IS_READY], cwd=processes.ROOT, env=environment)
-    if done.returncode:
+    process = subprocess.run(["bash", "-c", IS_READY], cwd=processes.ROOT, env=environment)
+    if process.returncode:
         pytest.skip("launch/local.sh would install the package")
 
 
 def _endless(directory, workdir):
-    # More epochs than it can come to before it is stopped, and so no time to warm up.
-    endless = {"train.epochs": 10_000, "train.patience": 10_000, "optim.warmup": 0.0}
-    more = {"train.checkpoint_seconds": 60.0}
-    runs.write(runs.retrieval(directory / "data", **endless, **more), directory / "config.py")
+    """Return the options of a run that does not end before it is stopped."""
+    # A warm-up of a share of the epochs would never end.
+    options = {"train.epochs": 10_000, "train.patience": 10_000, "optim.warmup": 0.0}
+    options["train.checkpoint_seconds"] = 60.0
+    runs.write(runs.retrieval(directory / "data", **options), directory / "config.py")
     return f"--config={directory / 'config.py'}", f"--workdir={workdir}"
 
 
@@ -155,26 +156,26 @@ def test_processes_stop_together_and_any_number_resumes(tmp_path):
     workdir = tmp_path / "run"
     running = _start(tmp_path, workdir, 2, devices=2)
     _wait_for(5, workdir, running)
-    running[1].send_signal(signal.SIGTERM)  # one receives it, and both stop at the same step
+    running[1].send_signal(signal.SIGTERM)  # both processes stop at the same step
     output = _output(running)
     assert [process.returncode for process in running] == [143, 143], output
     before = _records(workdir)
     several = (workdir / "metrics.jsonl").read_bytes()
-    # What 2 processes with 2 devices each began and computed, one with one device goes on with,
-    # and computes as well.
-    [alone], [whole] = (_start(tmp_path, x, 1, devices=1) for x in (workdir, tmp_path / "whole"))
-    _wait_for(len(before) + 60, workdir, [alone])
-    _wait_for(5, tmp_path / "whole", [whole])
-    for process in (alone, whole):
+    # A single process with one device resumes the run of two processes with two devices each, and
+    # another starts the same run from the beginning.
+    [resumed], [fresh] = (_start(tmp_path, x, 1, devices=1) for x in (workdir, tmp_path / "fresh"))
+    _wait_for(len(before) + 60, workdir, [resumed])
+    _wait_for(5, tmp_path / "fresh", [fresh])
+    for process in (resumed, fresh):
         process.send_signal(signal.SIGTERM)
-    output = _output([alone, whole])
-    assert [alone.returncode, whole.returncode] == [143, 143], output
+    output = _output([resumed, fresh])
+    assert [resumed.returncode, fresh.returncode] == [143, 143], output
     assert (workdir / "metrics.jsonl").read_bytes().startswith(several)
-    for one, other in zip(before[:5], _records(tmp_path / "whole"), strict=False):
-        assert one.keys() == other.keys(), output
-        for name, value in one.items():
-            # Sums in another order, through a few steps of float32.
-            np.testing.assert_allclose(value, other[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    for record, expected in zip(before[:5], _records(tmp_path / "fresh"), strict=False):
+        assert record.keys() == expected.keys(), output
+        for name, value in record.items():
+            # Sums in a different order, through a few steps of float32.
+            np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
     records = [record for record in _records(workdir) if "loss" in record]
     assert [record["step"] for record in records] == list(range(1, 2 * len(records), 2))
     losses = [record["loss"] for record in records]
@@ -216,10 +217,10 @@ def test_dead_process_ends_the_run(tmp_path):
     )
     try:
         _wait_for(5, workdir, [run])
-        found = subprocess.run(
+        matches = subprocess.run(
             ["pgrep", "-g", str(run.pid), "-f", "process=1"], capture_output=True, text=True
         )
-        os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+        os.kill(int(matches.stdout.split()[0]), signal.SIGKILL)
         output = run.communicate(timeout=60)[0]
     finally:
         if run.poll() is None:

@@ -1,4 +1,4 @@
-"""Sentences over the prepared videos: against a brute force, and from text features on."""
+"""Queries of a run: answers against exhaustive scoring, and the text features they need."""
 
 import json
 import types
@@ -24,65 +24,76 @@ from hlformer_jax.typing import Captions, Videos
 ROBERTA = processes.ROOT / "tests" / "encoders" / "golden" / "roberta"
 
 
+def _ignore(line):
+    """Ignore a line of a report."""
+
+
+def _unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
 @pytest.fixture(scope="module")
-def timed(data_dir):
-    """The configuration of the shared run, asked for moments."""
+def timed_config(data_dir):
+    """The configuration of the shared run, with moments."""
     return runs.retrieval(data_dir, **{"eval.moments": "data", "eval.corpus": "float32"})
 
 
 @pytest.fixture(scope="module")
-def archive(retrieval, timed):
-    return EncodedSplit(timed, retrieval.path, "test", lambda line: None)
+def archive(retrieval, timed_config):
+    return EncodedSplit(timed_config, retrieval.path, "test", _ignore)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_answer_has_scores_and_moments_of_the_evaluation(archive, retrieval, timed):
-    family = types.SimpleNamespace(model=models.build(timed), data=dataset.open_data(timed))
-    split = family.data.test
+def test_answer_has_scores_and_moments_of_the_evaluation(archive, retrieval, timed_config):
+    model, data = models.build(timed_config), dataset.open_data(timed_config)
+    split = data.test
     frames = [split[k].frames for k in range(len(split))]
     result = archive._evaluator.evaluate(archive._params, archive._evaluator.feed(split))
-    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     encode_video, encode_query = jax.jit(models.encode_video), jax.jit(models.encode_query)
-    alone = [  # one by one, without padding
-        unit(encode_video(family.model, archive._params, _video(own, split.max_clips)).frames[0])
-        for own in frames
+    encoded = [  # one by one, without padding
+        _unit(encode_video(model, archive._params, _video(x, split.max_clips)).frames[0])
+        for x in frames
     ]
     spans = split.caption_spans()
     for row, name in enumerate(split.caption_ids()):
         words = archive.words(name)
-        [found] = archive.ask([words], 3)
-        asked = unit(encode_query(family.model, archive._params, _caption(words))[0])
-        scores = [(own @ asked).max() for own in alone]
+        [answers] = archive.ask([words], 3)
+        query = _unit(encode_query(model, archive._params, _caption(words))[0])
+        scores = [(positions @ query).max() for positions in encoded]
         best = np.argsort(scores)[::-1][:3]
-        assert [one.video for one in found] == [split.video_ids[k] for k in best]
-        np.testing.assert_allclose([one.score for one in found], np.sort(scores)[:-4:-1], atol=1e-5)
-        [every] = archive.ask([words], len(split) + 7)
-        assert len(every) == len(split)
-        [own] = [one for one in every if one.video == split.video_ids[split.caption_video[row]]]
+        assert [answer.video for answer in answers] == [split.video_ids[k] for k in best]
+        np.testing.assert_allclose(
+            [answer.score for answer in answers], np.sort(scores)[:-4:-1], atol=1e-5
+        )
+        [answers] = archive.ask([words], len(split) + 7)
+        assert len(answers) == len(split)
+        relevant = split.video_ids[split.caption_video[row]]
+        [answer] = [answer for answer in answers if answer.video == relevant]
         span = spans[row]
-        shared = max(min(own.end, span.end) - max(own.start, span.start), 0.0)
-        union = max(own.end, span.end) - min(own.start, span.start)
-        assert own.seconds and shared / union == pytest.approx(
+        shared = max(min(answer.end, span.end) - max(answer.start, span.start), 0.0)
+        union = max(answer.end, span.end) - min(answer.start, span.start)
+        assert answer.seconds and shared / union == pytest.approx(
             float(result.per_query["overlaps"][row]), abs=1e-5
         )
 
 
-def test_sentence_without_finite_scores_is_not_answered(archive, timed):
-    words = np.full((3, timed.data.text_dim), np.nan, np.float32)
+def test_sentence_without_finite_scores_is_not_answered(archive, timed_config):
+    words = np.full((3, timed_config.data.text_dim), np.nan, np.float32)
     with pytest.raises(ScoreError, match="1 of 1 captions have scores that are not finite"):
         archive.ask([words])
 
 
-def test_answer_lists_the_best_videos_of_each_caption(archive, retrieval, timed):
+def test_answer_lists_the_best_videos_of_each_caption(archive, retrieval, timed_config):
     split, lines = archive.split, []
-    words = [own for k in range(len(split)) for own in split[k].words]
-    for name, own in zip(split.caption_ids(), words, strict=True):
-        np.testing.assert_array_equal(archive.words(name), own)
-    asked = split.caption_ids()[-2:]
-    quiet = lambda line: None
-    loaded_run.answer(timed, retrieval.path, [], asked, top=3, report=lines.append, warn=quiet)
+    words = [words for k in range(len(split)) for words in split[k].words]
+    for name, words_of_caption in zip(split.caption_ids(), words, strict=True):
+        np.testing.assert_array_equal(archive.words(name), words_of_caption)
+    captions = split.caption_ids()[-2:]
+    loaded_run.answer(
+        timed_config, retrieval.path, [], captions, top=3, report=lines.append, warn=_ignore
+    )
     expected = []
-    for name, videos in zip(asked, archive.ask(words[-2:], 3), strict=True):
+    for name, videos in zip(captions, archive.ask(words[-2:], 3), strict=True):
         assert sorted(video.score for video in videos)[::-1] == [video.score for video in videos]
         expected += [[f"{name!r}:"], ["rank"]]
         for rank, video in enumerate(videos, 1):
@@ -90,7 +101,7 @@ def test_answer_lists_the_best_videos_of_each_caption(archive, retrieval, timed)
             expected.append([f"{rank}", f"{video.score:.4f}", span, "s", video.video])
     for line, start in zip(lines, expected, strict=True):
         assert line.split()[: len(start)] == start
-    assert lines[0] == f"{asked[0]!r}: the best of 5 videos of test"
+    assert lines[0] == f"{captions[0]!r}: the best of 5 videos of test"
 
 
 def _video(frames, clips):
@@ -107,20 +118,21 @@ def _caption(words):
 
 
 def test_moments_without_lengths_are_percent(archive, retrieval, data_dir):
-    untimed = EncodedSplit(runs.retrieval(data_dir), retrieval.path, "test", lambda line: None)
+    untimed = EncodedSplit(runs.retrieval(data_dir), retrieval.path, "test", _ignore)
     words = [archive.words(name) for name in archive.split.caption_ids()[:3]]
-    together = archive.ask(words, 2)
-    for own, known, alone in zip(untimed.ask(words, 2), together, words, strict=True):
-        [single] = archive.ask([alone], 2)
-        for one, other, same in zip(own, known, single, strict=True):
-            assert one.video == other.video == same.video and not one.seconds
-            assert other.score == pytest.approx(same.score, abs=1e-5)
-            assert 0 <= one.start < one.end <= 100 + 1e-3
-            share = lambda found: found.start / found.end
-            assert share(one) == pytest.approx(share(other), abs=1e-5)
+    answers_in_percent, answers_in_seconds = untimed.ask(words, 2), archive.ask(words, 2)
+    for row, query in enumerate(words):
+        [single_answers] = archive.ask([query], 2)
+        answers = answers_in_percent[row], answers_in_seconds[row], single_answers
+        for percent, seconds, single in zip(*answers, strict=True):
+            assert percent.video == seconds.video == single.video and not percent.seconds
+            assert seconds.score == pytest.approx(single.score, abs=1e-5)
+            assert 0 <= percent.start < percent.end <= 100 + 1e-3
+            share = seconds.start / seconds.end
+            assert percent.start / percent.end == pytest.approx(share, abs=1e-5)
 
 
-def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
+def test_impossible_query_is_refused(archive, retrieval, data_dir, tmp_path):
     synthetic = runs.retrieval(data_dir)
     with pytest.raises(RunQueryError, match="no such caption"):
         archive.words("elsewhere#0")
@@ -129,27 +141,27 @@ def test_impossible_query_is_one_line(archive, retrieval, data_dir, tmp_path):
     with pytest.raises(RunQueryError, match="synthetic"):
         loaded_run.answer(synthetic, retrieval.path, ["a sentence"])
 
-    told = []
+    warnings = []
     encoder = types.SimpleNamespace(
         token_width=8, name="mine", fingerprint="f" * 64, encode_tokens=len
     )
     config = runs.retrieval(data_dir)
     config.data.update(manual_dir=str(tmp_path), collection="tvr", feature="i3d")
     with pytest.raises(RunQueryError, match="`encoder` is missing"):
-        loaded_run.check_encoder(config, None, told.append)
-    loaded_run.check_encoder(config, encoder, told.append)
-    assert len(told) == 1 and "not public" in told.pop()
+        loaded_run.check_encoder(config, None, warnings.append)
+    loaded_run.check_encoder(config, encoder, warnings.append)
+    assert len(warnings) == 1 and "not public" in warnings.pop()
     collection = dataset.choose_source(config.data)
     write_words(collection.text_features, ("mine", "f" * 64), [])
-    # Its own features, whatever the collection.
-    loaded_run.check_encoder(config, encoder, told.append)
-    assert not told
+    # The collection has features of this encoder.
+    loaded_run.check_encoder(config, encoder, warnings.append)
+    assert not warnings
     encoder.fingerprint = "e" * 64
     with pytest.raises(RunQueryError, match="another encoder"):
-        loaded_run.check_encoder(config, encoder, told.append)
+        loaded_run.check_encoder(config, encoder, warnings.append)
     encoder.token_width = 9
     with pytest.raises(RunQueryError, match="width 9"):
-        loaded_run.check_encoder(config, encoder, told.append)
+        loaded_run.check_encoder(config, encoder, warnings.append)
 
 
 SENTENCES = [
@@ -162,20 +174,20 @@ SENTENCES = [
 def collection(tmp_path):
     """A collection in the released layout without text features; videos of random frames."""
     rng = np.random.default_rng(0)
-    made = Collection(tmp_path / "features", "tiny", "feat", 8, 24)
-    made.feature_dir.mkdir(parents=True)
-    made.text_features.parent.mkdir(parents=True)
+    collection = Collection(tmp_path / "features", "tiny", "feat", 8, 24)
+    collection.feature_dir.mkdir(parents=True)
+    collection.text_features.parent.mkdir(parents=True)
     frames = {f"video{k}": rng.normal(size=(3 + k, 8)) for k in range(len(SENTENCES))}
     lists = {name: [f"{name}_{k}" for k in range(len(x))] for name, x in frames.items()}
     rows = np.concatenate(list(frames.values())).astype("<f4")
-    rows.tofile(made.feature_dir / "feature.bin")
-    (made.feature_dir / "id.txt").write_text(" ".join(sum(lists.values(), [])))
-    (made.feature_dir / "shape.txt").write_text(f"{len(rows)} 8\n")
-    (made.feature_dir / "video2frames.txt").write_text(repr(lists))
+    rows.tofile(collection.feature_dir / "feature.bin")
+    (collection.feature_dir / "id.txt").write_text(" ".join(sum(lists.values(), [])))
+    (collection.feature_dir / "shape.txt").write_text(f"{len(rows)} 8\n")
+    (collection.feature_dir / "video2frames.txt").write_text(repr(lists))
     text = "".join(f"video{k}#enc#0 {sentence}\n" for k, sentence in enumerate(SENTENCES))
     for split in SPLITS:
-        made.captions(split).write_text(text)
-    return made
+        collection.captions(split).write_text(text)
+    return collection
 
 
 def test_text_features_are_written_in_the_released_layout(collection, tmp_path, capsys):
@@ -183,14 +195,14 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     assert search(arguments) == 0
     encoder = encoders.load_text(ROBERTA)
     with collection.open() as reader:
-        for k, own in enumerate(encoder.encode_tokens(SENTENCES)):
-            np.testing.assert_array_equal(reader.read_words(f"video{k}#enc#0"), own)
+        for k, words in enumerate(encoder.encode_tokens(SENTENCES)):
+            np.testing.assert_array_equal(reader.read_words(f"video{k}#enc#0"), words)
     assert collection.encoder() == ("roberta", encoder.fingerprint)
     assert "6 captions, features of width 24" in capsys.readouterr().out
     assert search(arguments) == 1 and "--overwrite" in capsys.readouterr().err
-    other = tmp_path / "new.txt"
-    other.write_text("new#0 a person sings\n")
-    assert search([*arguments, f"--captions={other}", f"--out={tmp_path / 'new.hdf5'}"]) == 0
+    captions = tmp_path / "new.txt"
+    captions.write_text("new#0 a person sings\n")
+    assert search([*arguments, f"--captions={captions}", f"--out={tmp_path / 'new.hdf5'}"]) == 0
     with h5py.File(tmp_path / "new.hdf5") as file:
         np.testing.assert_array_equal(file["new#0"], encoder.encode_tokens(["a person sings"])[0])
     folder = collection.root / "Trees"  # moments beside the lists, of the same videos
@@ -201,7 +213,7 @@ def test_text_features_are_written_in_the_released_layout(collection, tmp_path, 
     assert search([*arguments, "--overwrite"]) == 0
     with h5py.File(collection.text_features) as file:
         assert len(file) == 7
-        # In another batch sums are rounded otherwise.
+        # Sums in another batch are rounded differently.
         expected = encoder.encode_tokens(["a person sings"])[0]
         np.testing.assert_allclose(file["video0#val_2#0"], expected, atol=1e-5)
     collection.captions("test").write_text("video0#enc#0 another\n")
@@ -227,20 +239,19 @@ def test_command_ranks_a_sentence_like_its_caption(collection, tmp_path):
     loop.train(config, tmp_path / "run")
     runs.write(config, tmp_path / "tiny_config.py")
     scores_file = tmp_path / "scores.npz"
-    loaded_run.evaluate_checkpoint(config, tmp_path / "run", scores_file, lambda line: None)
+    loaded_run.evaluate_checkpoint(config, tmp_path / "run", scores_file, _ignore)
     base = [
         f"--config={tmp_path / 'tiny_config.py'}", "--mode=query", f"--workdir={tmp_path / 'run'}",
         "--split=train", "--top=2",
     ]  # fmt: skip
-    asked = [f"--query={sentence}" for sentence in SENTENCES]
+    queries = [f"--query={sentence}" for sentence in SENTENCES]
     captions = [f"--caption=video{k}#enc#0" for k in range(len(SENTENCES))]
-    free, prepared = (
-        processes.run("main", *base, *more) for more in ([*asked, f"--encoder={ROBERTA}"], captions)
-    )
-    assert free.returncode == prepared.returncode == 0, free.stderr + prepared.stderr
-    first = lambda done: [
-        line.split()[-1] for line in done.stdout.splitlines() if line.startswith("   1  ")
-    ]
+    best_videos = []
+    for flags in ([*queries, f"--encoder={ROBERTA}"], captions):
+        process = processes.run("main", *base, *flags)
+        assert process.returncode == 0, process.stderr
+        lines = [line for line in process.stdout.splitlines() if line.startswith("   1  ")]
+        best_videos.append([line.split()[-1] for line in lines])
     with np.load(scores_file) as file:  # the test split's, which has the same captions
         best = [str(file["videos"][row.argmax()]) for row in file["scores"]]
-    assert first(free) == first(prepared) == best
+    assert best_videos == [best, best]

@@ -1,4 +1,4 @@
-"""A run says what it is, how each epoch went, why it ended and where its results are."""
+"""Reports of runs: their start, epochs, end and results."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from hlformer_jax.training.run_directory import WorkdirError
 
 
 def test_run_reports_start_epochs_and_end(retrieval):
-    err = retrieval.said
+    err = retrieval.stderr
     assert re.search(r"data: synthetic corpus: train 10 videos, \d+ captions; val 4 videos", err)
     assert re.search(r"model: [\d,]+ parameters; 1 x cpu; a step takes \d\.\d\d GB on each", err)
     epochs = re.findall(
@@ -35,14 +35,13 @@ def test_run_reports_start_epochs_and_end(retrieval):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("seconds", [0.0, 1000.0])
-def test_a_run_says_that_it_compiles_if_that_takes_long(
-    seconds, tmp_path, data_dir, capsys, monkeypatch
-):
+def test_long_compilation_is_announced(seconds, tmp_path, data_dir, capsys, monkeypatch):
     monkeypatch.setattr(terminal, "SLOW_SECONDS", seconds)
     with loop.start(runs.retrieval(data_dir), tmp_path / "run"):
         lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
-    said = [line for line in lines if line in ("data", "compiling the training step", "model")]
-    assert said == ["data", *(["compiling the training step"] if not seconds else []), "model"]
+    compiling = "compiling the training step"
+    announcements = [line for line in lines if line in ("data", compiling, "model")]
+    assert announcements == ["data", *([] if seconds else [compiling]), "model"]
 
 
 def test_learning_rate_and_test_metrics_are_recorded(retrieval, data_dir):
@@ -62,7 +61,7 @@ def test_cut_captions_are_counted(data_dir):
     family = training.build(runs.retrieval(data_dir, **{"data.max_words": 2}))
     train, long = family.data.train, 0
     for index in range(len(train)):
-        assert family.notes() == []  # not known before all are read
+        assert family.notes() == []  # unknown before all are read
         train.read(index)
         long += int(np.sum(train._videos[index].word_counts > 2))
     assert long > 0 and family.notes() == [
@@ -84,17 +83,18 @@ def test_cut_captions_of_every_split_are_reported(tmp_path, data_dir, capsys):
 
 
 @pytest.mark.parametrize(
-    ("make", "select", "near"),
+    ("make", "select", "suggestion"),
     [
         (runs.retrieval, "SunR", "'SumR'"),
         (runs.retrieval, "mIoU", "use R@1"),
         (runs.hover, "t2v/MRRR", "'t2v/MRR'"),
-        (runs.hover, "t2v/MedR", "is 't2v/MedR': use t2v/R@1, [^:]*t2v/MRR, v2t/R@1"),  # is lower
+        # A lower MedR is better, but the highest metric is selected.
+        (runs.hover, "t2v/MedR", "is 't2v/MedR': use t2v/R@1, [^:]*t2v/MRR, v2t/R@1"),
     ],
 )
-def test_selection_metric_is_checked_before_data(tmp_path, make, select, near):
+def test_selection_metric_is_checked_before_data(tmp_path, make, select, suggestion):
     config = make(tmp_path / "data", **{"eval.select": select})
-    with pytest.raises(ConfigError, match=near):
+    with pytest.raises(ConfigError, match=suggestion):
         loop.train(config, tmp_path / "run")
     assert not (tmp_path / "data").exists()
 
@@ -104,8 +104,8 @@ def test_selection_metric_is_checked_before_data(tmp_path, make, select, near):
     [("R@1", 20.0), ("SumR", 320.0), ("t2v/R@1", 5.0), ("t2v/MRR", 0.1798870), ("mIoU", None)],
 )
 def test_chance_is_a_random_ranking(name, expected):
-    found = ranking.chance(name, Result({}, queries=20, videos=5))
-    assert found == (None if expected is None else pytest.approx(expected, rel=1e-6))
+    chance = ranking.chance(name, Result({}, queries=20, videos=5))
+    assert chance == (None if expected is None else pytest.approx(expected, rel=1e-6))
 
 
 @pytest.mark.slow  # it takes seconds
@@ -121,15 +121,15 @@ def test_run_starts_from_parameters_of_another(tmp_path, finished, capsys):
     record = json.loads((directory / "config.json").read_text())
     assert record["init"] == str(finished.resolve())
     info = checkpoints.best(finished).info()
-    of_epoch = f"(epoch {info['epoch'] + 1}, step {info['step']}, validation nearest "
-    assert f"initial parameters: {finished.resolve()} {of_epoch}" in capsys.readouterr().err
-    # It resumes with or without the option, and not from another run.
+    facts = f"(epoch {info['epoch'] + 1}, step {info['step']}, validation nearest "
+    assert f"initial parameters: {finished.resolve()} {facts}" in capsys.readouterr().err
+    # The run resumes with or without `init`, but not with another one.
     runs.train(config, directory)
     assert json.loads((directory / "config.json").read_text())["init"] == record["init"]
-    other = shutil.copytree(finished, tmp_path / "other")
+    copy = shutil.copytree(finished, tmp_path / "copy")
     with pytest.raises(WorkdirError, match="`init` is"):
-        loop.train(config, directory, family=runs.Tree(config), init=other)
-    # A killed start starts again from the same parameters.
+        loop.train(config, directory, family=runs.Tree(config), init=copy)
+    # A run that was killed at its start begins with the same parameters again.
     shutil.rmtree(directory / "checkpoints")
     (directory / "test_metrics.json").unlink()
     with loop.start(config, directory, family=runs.Tree(config), init=finished) as trainer:
@@ -144,11 +144,13 @@ def test_initial_parameters_of_another_shape_are_refused(tmp_path, retrieval):
         loop.train(config, tmp_path / "run", family=runs.Tree(config), init=tmp_path / "nowhere")
 
 
-def test_last_epoch_may_be_selected(tmp_path, capsys):
+def test_last_epoch_may_be_selected(tmp_path, capsys, monkeypatch):
     config = runs.tree(**{"eval.select": "last", "train.patience": 1})
     with runs.start(config, tmp_path) as trainer:
         metrics = iter([50.0, 40.0, 30.0])
-        trainer.family.validate = lambda params: Result({"nearest": next(metrics)}, 10, 11)
+        monkeypatch.setattr(
+            trainer.family, "validate", lambda params: Result({"nearest": next(metrics)}, 10, 11)
+        )
         trainer.run()
         best = trainer.checkpoints.best.restore(trainer.state.params)
         np.testing.assert_array_equal(best["space"], trainer.state.params["space"])
@@ -156,15 +158,13 @@ def test_last_epoch_may_be_selected(tmp_path, capsys):
     assert "ended after epoch 3 of 3; the last epoch is used" in capsys.readouterr().err
 
 
-def test_patience_may_change_on_resume(tmp_path):
+def test_patience_may_change_on_resume(tmp_path, monkeypatch):
     first = runs.tree(**{"train.patience": 1, "train.epochs": 3})
-    with runs.start(first, tmp_path) as trainer:
-        validate = trainer.family.validate
-        trainer.family.validate = lambda params: Result({"nearest": 50.0}, 10, 11)
+    with runs.start(first, tmp_path) as trainer, monkeypatch.context() as patch:
+        patch.setattr(trainer.family, "validate", lambda params: Result({"nearest": 50.0}, 10, 11))
         trainer.run()
         assert trainer.progress.epochs == 2
     with runs.start(runs.tree(**{"train.patience": 9}), tmp_path) as trainer:
-        trainer.family.validate = validate
         trainer.run()
     assert trainer.progress.epochs == 3
     assert json.loads((tmp_path / "config.json").read_text())["config"]["train"]["patience"] == 9
@@ -181,5 +181,5 @@ def test_family_of_any_length_may_be_trained_longer(tmp_path):
     with pytest.raises(WorkdirError, match=r"train\.epochs \(3 there, 5 now\).*`init`="):
         runs.train(longer, tmp_path / "run")
     loop.train(longer, tmp_path / "run", family=Longer(longer))
-    loop.train(longer, tmp_path / "whole", family=Longer(longer))
-    runs.assert_same(tmp_path / "run", tmp_path / "whole")
+    loop.train(longer, tmp_path / "long", family=Longer(longer))
+    runs.assert_same(tmp_path / "run", tmp_path / "long")

@@ -1,4 +1,4 @@
-"""The directory of a run: its settings and data decide what may resume or be evaluated in it."""
+"""Directories of runs: which runs and evaluations their settings and data allow."""
 
 import json
 
@@ -13,6 +13,7 @@ from hlformer_jax.training.run_directory import Fingerprints, OccupiedError, Wor
 
 
 def _claim(path, fingerprint="data", writes=True, **options):
+    """Claim a directory for a run of a tree."""
     return run_directory.claim_workdir(
         path, runs.tree(**options), Fingerprints(fingerprint), writes
     )
@@ -41,7 +42,8 @@ def test_run_resumes_after_moves_of_data_and_settings(started):
     path = started / "config.json"
     content = json.loads(path.read_text())
     older = json.loads(path.read_text())
-    del older["config"]["precision"], older["config"]["loss"]["margin"]  # newer than the run
+    # As recorded before these fields existed.
+    del older["config"]["precision"], older["config"]["loss"]["margin"]
     path.write_text(json.dumps(older))
     with pytest.raises(WorkdirError, match=r"loss\.margin"):
         _claim(started, **{"loss.margin": 0.3})
@@ -59,26 +61,26 @@ def test_run_resumes_after_moves_of_data_and_settings(started):
         "train.baseline": True, "train.log_every": 7,
         "eval.video_batch": 7, "eval.query_batch": 7,
     }  # fmt: skip
-    assert {*moved, "eval.node_batch"} == set(run_directory.MOVABLE)  # the latter is of HOVER
+    assert {*moved, "eval.node_batch"} == set(run_directory.MOVABLE)  # only HOVER has the last
     _claim(started, **moved).close()
 
 
-def test_edited_times_of_moments_replace_no_metrics(started, tmp_path):
+def test_metrics_of_edited_moments_are_refused(started, tmp_path):
     config = runs.tree(**{"eval.moments": "m.json"})
     old, new = Fingerprints("data", "old"), Fingerprints("data", "new")
     run_directory.claim_workdir(started, config, old).close()
     assert run_directory.recorded_inputs(started) == old
-    run_directory.check_workdir(started, config, new)  # the run resumes: they change no step
+    run_directory.check_workdir(started, config, new)  # the run resumes: times change no step
     run_directory.check_evaluation(started, started, config, old)
-    other = tmp_path / "other"
-    run_directory.record_evaluation(other, started, config, old)
-    for directory in (started, other):
+    beside = tmp_path / "beside"
+    run_directory.record_evaluation(beside, started, config, old)
+    for directory in (started, beside):
         with pytest.raises(WorkdirError, match=r"eval\.moments \(m\.json\) was replaced"):
             run_directory.check_evaluation(directory, started, config, new)
-    run_directory.check_evaluation(other, started, config, new, True)
+    run_directory.check_evaluation(beside, started, config, new, True)
 
 
-def test_an_edited_list_of_training_trees_resumes_no_run(tmp_path):
+def test_run_does_not_resume_with_an_edited_list_of_trees(tmp_path):
     config = runs.hover("", **{"trees.train_subset": "few.txt"})
     before = Fingerprints("data", None, "old")
     run_directory.claim_workdir(tmp_path, config, before).close()
@@ -94,14 +96,14 @@ def test_an_edited_list_of_training_trees_resumes_no_run(tmp_path):
         run_directory.check_workdir(tmp_path, full, Fingerprints("data"))
 
 
-def test_a_run_from_before_lists_were_recorded_resumes(tmp_path):
+def test_older_run_without_recorded_list_resumes(tmp_path):
     config = runs.hover("", **{"trees.train_subset": "few.txt"})
     run_directory.claim_workdir(tmp_path, config, Fingerprints("data")).close()
     (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
     run_directory.check_workdir(tmp_path, config, Fingerprints("data", None, "new"))
 
 
-def test_patience_may_only_grow_on_resume_and_not_change_in_a_finished_run(started):
+def test_patience_may_only_grow_and_only_before_the_end(started):
     patience = runs.tree().train.patience
     for change in (-1, 1):
         with pytest.raises(
@@ -116,7 +118,7 @@ def test_patience_may_only_grow_on_resume_and_not_change_in_a_finished_run(start
         run_directory.check_workdir(started, runs.tree())
 
 
-def test_finished_run_accepts_other_places_but_no_other_moments(started):
+def test_finished_run_accepts_moved_data_but_no_new_moments(started):
     moved = {"data.manual_dir": "a", "train.log_every": 7, "train.baseline": True}
     run_directory.check_finished(started, runs.tree(**moved))
     with pytest.raises(WorkdirError, match=r"eval\.moments"):
@@ -132,17 +134,17 @@ def test_finished_run_accepts_other_places_but_no_other_moments(started):
     ids=str,
 )
 def test_refusal_of_another_run_names_the_difference(started, options, fingerprint, message):
-    for writes in (True, False):  # processes beside the one that writes there find out too
+    for writes in (True, False):  # also processes that do not write
         with pytest.raises(WorkdirError, match=message):
             _claim(started, fingerprint, writes, **options)
 
 
 @pytest.mark.parametrize("select", ["mIoU", "ratio=0.4-1/SumR", "SumR"])
-def test_moments_that_choose_the_best_epoch_stay(tmp_path, select):
-    chosen = {"eval.select": select}
-    _claim(tmp_path, **chosen, **{"eval.moments": "data"}).close()
+def test_moments_of_the_selection_metric_may_not_change(tmp_path, select):
+    options = {"eval.select": select}
+    _claim(tmp_path, **options, **{"eval.moments": "data"}).close()
     (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
-    moved = chosen | {"eval.moments": "other.json"}
+    moved = options | {"eval.moments": "other.json"}
     if select == "SumR":
         _claim(tmp_path, **moved).close()
     else:
@@ -150,20 +152,21 @@ def test_moments_that_choose_the_best_epoch_stay(tmp_path, select):
             _claim(tmp_path, **moved)
 
 
-def test_edited_moments_that_choose_the_best_epoch_are_refused(tmp_path):
+def test_edited_moments_of_the_selection_metric_are_refused(tmp_path):
     config = runs.tree(**{"eval.select": "mIoU", "eval.moments": "m.json"})
-    claim = lambda moments: run_directory.claim_workdir(
-        tmp_path, config, Fingerprints("data", moments)
-    )
+
+    def claim(moments, writes=True):
+        return run_directory.claim_workdir(tmp_path, config, Fingerprints("data", moments), writes)
+
     claim(None).close()
     (tmp_path / "checkpoints" / "newest" / "3").mkdir(parents=True)
-    for moments in ("old", "old"):  # the first is of a run without a record of times
+    for moments in ("old", "old"):  # the first follows a run without a record of times
         claim(moments).close()
     refused = r"best epoch .*eval\.moments \(m\.json\) was replaced"
     with pytest.raises(WorkdirError, match=refused):
         claim("new")
-    with pytest.raises(WorkdirError, match=refused):  # a process beside the one that writes
-        run_directory.claim_workdir(tmp_path, config, Fingerprints("data", "new"), writes=False)
+    with pytest.raises(WorkdirError, match=refused):  # a process that does not write
+        claim("new", writes=False)
 
 
 def test_directory_without_checkpoint_or_results_is_free(tmp_path):
@@ -186,20 +189,20 @@ def test_directory_without_checkpoint_or_results_is_free(tmp_path):
     ],
 )
 def test_foreign_files_in_a_directory_are_refused(tmp_path, name, kind):
-    directory, theirs = tmp_path / "run", tmp_path / "theirs"
+    directory, foreign = tmp_path / "run", tmp_path / "foreign"
     directory.mkdir()
-    theirs.write_text('{"mine": 1}')
+    foreign.write_text('{"mine": 1}')
     place = directory / name
     make = {
-        "file": lambda: place.write_bytes(theirs.read_bytes()),
-        "link": lambda: place.symlink_to(theirs),
+        "file": lambda: place.write_bytes(foreign.read_bytes()),
+        "link": lambda: place.symlink_to(foreign),
         "directory": place.mkdir,
     }
     make[kind]()
     before = place.lstat()
     with pytest.raises((run_directory.WorkdirError, files.OutputError)):
         run_directory.claim_workdir(directory, runs.tree(), Fingerprints("data"))
-    assert place.lstat() == before and theirs.read_text() == '{"mine": 1}'
+    assert place.lstat() == before and foreign.read_text() == '{"mine": 1}'
 
 
 def test_record_behind_a_link_is_read_but_not_written(started, tmp_path):
@@ -220,8 +223,8 @@ def test_run_without_its_record_names_the_missing_file(started):
         _claim(started)
 
 
-def test_files_beside_a_run_do_not_matter(tmp_path):
-    (tmp_path / "slurm-1.out").write_text("theirs")
+def test_unrelated_files_are_accepted(tmp_path):
+    (tmp_path / "slurm-1.out").write_text("foreign")
     run_directory.claim_workdir(tmp_path, runs.tree(), Fingerprints("data")).close()
 
 
@@ -244,7 +247,7 @@ def test_metrics_of_other_data_are_not_mixed(started, tmp_path_factory):
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"\0\xff\xfe", b"[]", b"{}", b'{"config": [], "data_fingerprint": null}']
 )
-def test_damaged_record_of_a_run_is_to_be_restored(started, content):
+def test_damaged_record_of_a_run_must_be_restored(started, content):
     path, best = started / "config.json", started / "checkpoints" / "best"
     path.write_bytes(content)
     message = rf"{path} is damaged \(.*\): restore it from a copy"
@@ -260,7 +263,7 @@ def test_damaged_record_of_a_run_is_to_be_restored(started, content):
         loaded_run.read_config(started)
 
 
-def test_record_of_another_program_is_told_from_a_damaged_one(tmp_path):
+def test_record_of_another_program_is_not_called_damaged(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(WorkdirError, match="was not written by a run .*: choose another `workdir`"):
         run_directory.check_workdir(tmp_path, runs.tree())

@@ -1,4 +1,4 @@
-"""The released layout: its files are read as they are, never run, and every fault is named."""
+"""Collections in released layouts: their files, which are read but never run, and their faults."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ V2F = "video2frames.txt"
 
 
 @pytest.mark.parametrize("name", ["../../x", "", "..", "a/b", "a\nb"])
-def test_a_collection_is_the_name_of_one_folder(tmp_path, name):
+def test_collection_must_name_a_single_folder(tmp_path, name):
     for names, field in (((name, "i3d"), "collection"), (("tvr", name), "feature")):
         with pytest.raises(DataError, match=f"data.{field} "):
             Collection(tmp_path, *names, 6, 5)
@@ -42,15 +42,15 @@ def test_missing_file_is_named_with_its_origin(tiny, write):
         with pytest.raises(DataError, match=f"{name}.*{publisher}"):
             collection.open()
         path.write_bytes(content)
-    collection.root.rename(collection.root.with_name("other"))
+    collection.root.rename(collection.root.with_name("elsewhere"))
     unset = dataclasses.replace(collection, manual_dir="")
-    for gone, what in ((collection, "does not exist"), (unset, "data.manual_dir is not set")):
-        with pytest.raises(MissingSourceError, match=f"{what}.*MS-SL") as error:
-            gone.open()
+    for source, reason in ((collection, "does not exist"), (unset, "data.manual_dir is not set")):
+        with pytest.raises(MissingSourceError, match=f"{reason}.*MS-SL") as error:
+            source.open()
         assert all(name in str(error.value) for name in names)
 
 
-def test_the_fingerprint_follows_the_files(tiny, write):
+def test_fingerprint_follows_the_files(tiny, write):
     plain = write(tiny)
     collection = _teach(plain)
     before = collection.fingerprint()
@@ -62,7 +62,7 @@ def test_the_fingerprint_follows_the_files(tiny, write):
     assert len({before, after, collection.fingerprint()}) == 3
 
 
-def test_values_come_back_in_time_order_from_shuffled_rows(tiny, write):
+def test_shuffled_rows_are_read_in_time_order(tiny, write):
     with write(tiny).open() as reader:
         for split, captions in tiny.captions.items():
             listed = [c.caption_id for cs in reader.splits[split].values() for c in cs]
@@ -78,7 +78,7 @@ def test_values_come_back_in_time_order_from_shuffled_rows(tiny, write):
             np.testing.assert_array_equal(reader.read_words(caption), words)
 
 
-def test_order_is_that_of_first_appearance(tiny, write):
+def test_videos_are_ordered_by_first_caption(tiny, write):
     tiny.captions["train"] = [tiny.captions["train"][k] for k in (3, 0, 5, 1, 4, 2, 6)]
     with write(tiny).open() as reader:
         captions = {v: [c.caption_id for c in cs] for v, cs in reader.splits["train"].items()}
@@ -94,12 +94,11 @@ def test_frames_of_videos_without_captions_need_no_rows(tiny, write):
     collection = write(tiny)
     assert warnings_of(collection) == []
     edit(collection.feature_dir / V2F, lambda d: d[:-1] + b", 'left': ['left_0'], 'out': []}")
-    warned = warnings_of(collection)
-    assert len(warned) == 1
-    assert "2 videos have no caption" in warned[0] and V2F in warned[0]
+    [message] = warnings_of(collection)
+    assert "2 videos have no caption" in message and V2F in message
 
 
-def test_an_id_of_two_sentences_is_refused(tiny, write):
+def test_caption_id_with_two_sentences_is_refused(tiny, write):
     tiny.captions["test"].append(("train_1#enc#0", "another sentence"))
     collection = write(tiny)
     with pytest.raises(DataError, match=r"tinytest.*'train_1#enc#0'.*in the split train.*--tag"):
@@ -145,12 +144,12 @@ FRAME_FAULTS = [
 
 
 @pytest.mark.parametrize(("name", "change", "expected"), FRAME_FAULTS)
-def test_a_file_of_frames_that_is_wrong_is_refused(tiny, write, name, change, expected):
+def test_bad_file_of_frames_is_refused(tiny, write, name, change, expected):
     assert_refused(write(tiny), feature(name, change), [name, *expected])
 
 
 @pytest.mark.parametrize("encoding", ["iso-8859-1", "utf-8"])
-def test_names_that_are_not_ascii_are_read(tiny, write, encoding):
+def test_names_beyond_ascii_are_read(tiny, write, encoding):
     # In UTF-8, à ends in a byte that is a blank in ISO-8859-1.
     collection = write(tiny)
     for name, code in (("id.txt", encoding), ("video2frames.txt", "utf-8")):
@@ -175,7 +174,7 @@ def test_names_may_stand_in_lines_and_in_tuples(tiny, write):
             np.testing.assert_array_equal(reader.read_frames(video), frames)
 
 
-def test_a_string_without_end_takes_no_memory_beyond_the_file(tmp_path):
+def test_unterminated_string_takes_no_memory_beyond_the_file(tmp_path):
     path = tmp_path / V2F
     path.write_bytes(b"{'train_0': ['" + b"x" * 4_000_000)
     tracemalloc.start()
@@ -213,14 +212,14 @@ def test_frame_lists_are_read_as_python_reads_them(tmp_path):
             for _ in range(rng.randint(0, 3))
         }
         text = repr(lists)
-        if rng.random() < 0.5:  # a text that is broken or not must never be taken for another one
+        if rng.random() < 0.5:  # an edited text must be read as Python reads it, or be refused
             at = rng.randrange(len(text))
             text = (
                 text[:at] + rng.choice(["", *"'\"[](){},:\\ \n1#"]) + text[at + rng.randint(0, 1) :]
             )
         path.write_text(text)
         try:
-            found = read_frame_lists(path, row_of)
+            rows_of_video = read_frame_lists(path, row_of)
         except DataError:
             refused += 1
             assert text != repr(lists)
@@ -229,7 +228,7 @@ def test_frame_lists_are_read_as_python_reads_them(tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python does not know
             expected = {video: list(frames) for video, frames in ast.literal_eval(text).items()}
-        assert {v: [names[row] for row in rows] for v, rows in found.items()} == expected
+        assert {v: [names[row] for row in rows] for v, rows in rows_of_video.items()} == expected
     assert read > 500 and refused > 160
 
 
@@ -248,7 +247,7 @@ def _nest(file):
 
 
 def _low_level(file, dtype=h5py.h5t.IEEE_F32LE, shape=(3, 5), **properties):
-    """Puts a dataset of such a shape and storage in a caption's place, without writing to it."""
+    """Replace a caption's dataset by an unwritten one of this shape and storage."""
     del file[NAME]
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     for name, value in properties.items():
@@ -261,7 +260,7 @@ def _low_level(file, dtype=h5py.h5t.IEEE_F32LE, shape=(3, 5), **properties):
 
 
 def _chunked(file, chunks, values):
-    """Writes some values of three words in chunks."""
+    """Write some values of three words in chunks."""
     del file[NAME]
     data = file.create_dataset(NAME, (3, 5), "f4", chunks=chunks, maxshape=(None, 5))
     data[: len(values)] = values
@@ -286,7 +285,7 @@ HDF5_FAULTS = [
 
 
 @pytest.mark.parametrize(("change", "expected"), HDF5_FAULTS)
-def test_a_dataset_that_is_wrong_is_refused(tiny, write, change, expected):
+def test_bad_hdf5_dataset_is_refused(tiny, write, change, expected):
     assert_refused(write(tiny), corpora.words(change), [".hdf5", f"'{NAME}'", expected])
 
 
@@ -302,7 +301,7 @@ FILE_FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "expected"), FILE_FAULTS)
-def test_a_file_of_words_that_is_wrong_is_refused(tiny, write, fault, expected):
+def test_bad_file_of_words_is_refused(tiny, write, fault, expected):
     assert_refused(write(tiny), fault, ["roberta_tiny_query_feat.hdf5", *expected])
 
 
@@ -332,7 +331,7 @@ WIDTH = 4
 
 
 def _teach(collection):
-    """Puts a teacher's files beside the released ones: of the training split, as published."""
+    """Add a teacher's files for the training split, as published, beside the released files."""
     taught = dataclasses.replace(collection, teacher_dim=WIDTH)
     rng = np.random.default_rng(3)
     lines = taught.captions("train").read_text().splitlines()
@@ -348,7 +347,7 @@ def _teach(collection):
     return taught
 
 
-def test_the_teacher_is_read_and_prepared(tiny, write, tmp_path):
+def test_teacher_is_read_and_prepared(tiny, write, tmp_path):
     collection = _teach(write(tiny))
     assert teacher_width(collection) == WIDTH
     with collection.open() as reader, h5py.File(collection.teacher_frames) as frames:
@@ -366,7 +365,7 @@ def test_the_teacher_is_read_and_prepared(tiny, write, tmp_path):
 
 
 def _change(path, name, value):
-    """A fault of a collection's HDF5 file: other features of an item; None: no features."""
+    """Return a fault that replaces the features of an item in an HDF5 file; None removes them."""
 
     def fault(collection):
         with h5py.File(getattr(collection, path), "r+") as file:
@@ -396,7 +395,7 @@ TEACHER_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", TEACHER_FAULTS)
-def test_a_fault_of_the_teacher_is_refused_with_its_place(tiny, write, fault):
+def test_fault_of_a_teacher_is_refused_with_its_place(tiny, write, fault):
     assert_refused(_teach(write(tiny)), *TEACHER_FAULTS[fault])
 
 
@@ -404,7 +403,7 @@ def test_a_fault_of_the_teacher_is_refused_with_its_place(tiny, write, fault):
 
 
 @pytest.mark.parametrize(("name", "start"), [("tvr", ""), ("tvr", "v_"), ("activitynet", "v_")])
-def test_clip_features_come_back_by_video_and_caption(tiny, tmp_path, name, start):
+def test_clip_features_are_read_by_video_and_caption(tiny, tmp_path, name, start):
     tiny.frames = {start + video: frames for video, frames in tiny.frames.items()}
     tiny.words = {start + caption: words for caption, words in tiny.words.items()}
     for split, captions in tiny.captions.items():
@@ -429,6 +428,7 @@ def test_clip_features_come_back_by_video_and_caption(tiny, tmp_path, name, star
 
 
 def _assert_read(collection, tiny, words):
+    """Assert that a collection has the frames and, of every caption, `words` of its rows."""
     with collection.open() as reader:
         for video, frames in tiny.frames.items():
             read = reader.read_frames(video)
@@ -457,30 +457,28 @@ def test_clip_b32_feature_name_selects_sentences_or_tokens(tiny, tmp_path, featu
 
 
 @pytest.mark.parametrize(
-    ("fault", "expected"),
+    ("write", "fault", "expected"),
     [
         (
+            "write_clip",
             _change("video_features", "train_1", None),
             ["tinytrain.caption.txt:2", "video 'train_1'"],
         ),
         (
+            "write_clip",
             _change("video_features", "train_1", np.ones((3, 8), np.float32)),
             ["video 'train_1'", "8 wide", "data.visual_dim to 8"],
         ),
         (
+            "write_clip",
             _change("video_features", "train_2", np.full((2, 6), np.nan, np.float32)),
             ["tiny_clip_L14.h5", "frame 0 of video 'train_2'"],
         ),
-        (lambda c: c.video_features.unlink(), ["FeatureData", "no such file", "MSC"]),
-    ],
-)
-def test_faults_of_clip_features_are_refused(tiny, tmp_path, fault, expected):
-    assert_refused(tiny.write_clip(tmp_path), fault, expected)
-
-
-@pytest.mark.parametrize(
-    ("write", "fault", "expected"),
-    [
+        (
+            "write_clip",
+            lambda c: c.video_features.unlink(),
+            ["FeatureData", "no such file", "MSC"],
+        ),
         (
             "write_hdf5",
             _change("video_features", "train_1", None),
@@ -497,11 +495,11 @@ def test_faults_of_clip_features_are_refused(tiny, tmp_path, fault, expected):
         ("write_b32", lambda c: c.captions("val").unlink(), ["tinyval.caption.txt", "MS-SL"]),
     ],
 )
-def test_faults_of_other_layouts_are_refused(tiny, tmp_path, write, fault, expected):
+def test_faults_of_every_layout_are_refused(tiny, tmp_path, write, fault, expected):
     assert_refused(getattr(tiny, write)(tmp_path), fault, expected)
 
 
-def test_clip_features_are_opened_by_the_name_of_their_feature(tiny, tmp_path):
+def test_clip_features_are_opened_by_feature_name(tiny, tmp_path):
     del tiny.captions["test"]
     collection = tiny.write_clip(tmp_path / "manual")
     config = default()
@@ -513,5 +511,5 @@ def test_clip_features_are_opened_by_the_name_of_their_feature(tiny, tmp_path):
     for index, video in enumerate(data.train.video_ids):
         frames = tiny.frames[video]
         unit = frames / (np.linalg.norm(frames, axis=-1, keepdims=True) + 1e-5)
-        # float16 has 10 bits
+        # Stored as float16, whose significand has 11 bits.
         np.testing.assert_allclose(data.train[index].frames, unit, atol=1e-3)

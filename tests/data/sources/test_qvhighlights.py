@@ -1,4 +1,4 @@
-"""QVHighlights in Moment-DETR's layout: both protocols, every fault named, and trained on."""
+"""QVHighlights in Moment-DETR's layout: both protocols and every fault."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from hlformer_jax.data.sources.released.qvhighlights import QVHighlights
 
 
 def _rows(parts):
-    """What Moment-DETR's loader makes of a clip: unit modalities, cut to the shorter and to 75."""
+    """Return a clip as Moment-DETR's loader does: unit modalities, cut to the shorter and to 75."""
     count = min(75, *map(len, parts))
     parts = [part[:count].astype(np.float64) for part in parts]
     unit = [part / (np.linalg.norm(part, axis=-1, keepdims=True) + 1e-5) for part in parts]
@@ -28,7 +28,7 @@ def test_clips_are_videos_and_lists_are_splits(tmp_path):
         *("a_b_0.0_150.0", "a_b_0.0_150.0", "c_60.0_210.0", "a_b_150.0_300.0", "d_0.0_150.0"),
         *("-e_30.0_180.0", "f__0.0_120.0", "g_0.0_150.0"),
     ]
-    assert set(frames) == set(clips) and [one[0] for one in sentences].count("test") == 1
+    assert set(frames) == set(clips) and [split for split, *_ in sentences].count("test") == 1
     for clip, parts in clips.items():
         np.testing.assert_allclose(frames[clip], _rows(parts), rtol=1e-6)
     for name, rows in queries.items():
@@ -40,19 +40,19 @@ def test_regrouped_video_joins_its_clips_in_time_order(tmp_path):
     source = QVHighlights(str(tmp_path), regrouped=True)
     assert source.name != QVHighlights(str(tmp_path)).name
     assert source.fingerprint() != QVHighlights(str(tmp_path)).fingerprint()
-    joined = np.concatenate([_rows(clips["a_b_0.0_150.0"]), _rows(clips["a_b_150.0_300.0"])])
+    frames = np.concatenate([_rows(clips["a_b_0.0_150.0"]), _rows(clips["a_b_150.0_300.0"])])
     with source.open() as reader:
         assert list(reader.splits["train"]) == ["a_b", "c", "d"]
         assert list(reader.splits["val"]) == ["-e", "f_"]
-        assert reader.num_frames("a_b") == len(joined)
-        np.testing.assert_allclose(reader.read_frames("a_b"), joined, rtol=1e-6)
+        assert reader.num_frames("a_b") == len(frames)
+        np.testing.assert_allclose(reader.read_frames("a_b"), frames, rtol=1e-6)
         assert reader.splits["test"] == reader.splits["val"]
         assert [c.caption_id for c in reader.splits["train"]["a_b"]] == ["qid7", "qid9", "qid11"]
         first = len(clips["a_b_0.0_150.0"][0])
         assert "row 0 of clip 'a_b_150.0_300.0'" in reader.describe_frame("a_b", first)
 
 
-def test_file_that_is_written_again_in_place_changes_the_fingerprint(tmp_path):
+def test_rewritten_file_changes_the_fingerprint(tmp_path):
     corpora.write_qvhighlights(tmp_path)
     source = QVHighlights(str(tmp_path))
     before, path = source.fingerprint(), source.features("clip_features", "g_0.0_150.0")
@@ -71,19 +71,20 @@ def test_unlike_modalities_are_cut_with_a_warning(tmp_path):
         part = np.ones((rows, 512), np.float32)
         clips[clip][1] = part
         np.savez(source.features("clip_features", clip), features=part)
-    [warned] = warnings_of(source)
-    assert "2 clips" in warned
+    [message] = warnings_of(source)
+    assert "2 clips" in message
     with source.open() as reader:
         for clip in ("c_60.0_210.0", "g_0.0_150.0"):
             np.testing.assert_allclose(reader.read_frames(clip), _rows(clips[clip]), rtol=1e-6)
 
 
 def _npz(folder, name, **arrays):
+    """Return a fault that replaces a file of features."""
     return lambda source: np.savez(source.features(folder, name), **arrays)
 
 
 def _record(split, number, **fields):
-    """Changes fields of a line; None removes one."""
+    """Return a fault that changes fields of a line; None removes one."""
 
     def fault(source):
         path = source.queries(split)
@@ -115,19 +116,19 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "expected"), FAULTS)
-def test_a_fault_is_refused_with_its_place(tmp_path, fault, expected):
+def test_fault_is_refused_with_its_place(tmp_path, fault, expected):
     corpora.write_qvhighlights(tmp_path)
     assert_refused(QVHighlights(str(tmp_path)), fault, expected)
 
 
-def test_overlapping_clips_are_no_video(tmp_path):
+def test_overlapping_clips_cannot_be_regrouped(tmp_path):
     corpora.write_qvhighlights(tmp_path)
     fault = _record("train", 3, vid="a_b_100.0_250.0")
     expected = ["a_b_0.0_150.0", "a_b_100.0_250.0", "overlap"]
     assert_refused(QVHighlights(str(tmp_path), regrouped=True), fault, expected)
 
 
-def test_missing_folder_or_other_feature_is_named(tmp_path):
+def test_missing_folder_or_unknown_feature_is_named(tmp_path):
     for folder in ("", str(tmp_path / "none")):
         with pytest.raises(MissingSourceError, match="Moment-DETR"):
             QVHighlights(folder).fingerprint()

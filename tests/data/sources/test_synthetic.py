@@ -1,4 +1,4 @@
-"""The planted corpora: sound, the same every time, and worth learning."""
+"""Synthetic corpora: their structure, their reproducibility, and that they can be learnt."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ from hlformer_jax.data.sources.synthetic import (
 )
 from hlformer_jax.data.transforms import normalise
 
-TAUGHT = dataclasses.replace(SMALL, teacher_dim=16)
+SMALL_WITH_TEACHER = dataclasses.replace(SMALL, teacher_dim=16)
 SMALL_TREES = TreeCorpus(videos=(60, 4, 6), visual_dim=8, text_dim=6)
 
 
@@ -32,7 +32,7 @@ SMALL_TREES = TreeCorpus(videos=(60, 4, 6), visual_dim=8, text_dim=6)
         (TreeCorpus(), "e5545db943db"),
     ],
 )
-def test_fingerprints_are_those_under_which_sets_were_prepared(corpus, fingerprint):
+def test_fingerprints_do_not_change_between_versions(corpus, fingerprint):
     assert corpus.fingerprint() == fingerprint
 
 
@@ -43,25 +43,25 @@ def test_frame_is_the_map_of_its_concepts():
     frames = maps.render(latents, rng)
     assert 0.8 < frames.std() < 1.2
     for latent, frame in zip(latents, frames, strict=True):
-        wanted = np.einsum(
+        expected = np.einsum(
             "h,hd->d", np.tanh(np.einsum("l,lh->h", latent, maps.first)), maps.second
         )
         # A sum of 128 products of about 0.1 rounds by 1e-15 even where it is 0.
-        np.testing.assert_allclose(frame, wanted, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(frame, expected, rtol=1e-12, atol=1e-14)
 
 
 def test_caption_names_concepts_of_its_moment():
     maps = CorpusMaps(Corpus())
     words, features = maps.caption(np.array([3, 5, 8]), np.random.default_rng(1))
     assert {CONCEPTS[k] for k in (3, 5, 8)} == set(words) & set(CONCEPTS)
-    away = features - np.stack([maps.words[word] for word in words])
-    assert 0.15 < away.std() < 0.25
+    noise = features - np.stack([maps.words[word] for word in words])
+    assert 0.15 < noise.std() < 0.25
 
 
 # Captions
 
 
-def test_corpus_is_sound_and_of_the_size_asked_for():
+def test_corpus_is_consistent_and_of_the_requested_size():
     _, frames, words = contents(SMALL)
     with SMALL.open() as reader:
         moments, splits = reader.moments, reader.splits
@@ -78,8 +78,8 @@ def test_corpus_is_sound_and_of_the_size_asked_for():
                 assert len(caption.sentence.split()) == len(words[caption.caption_id]) <= 11
 
 
-def test_values_are_those_that_runs_were_recorded_with():
-    """The sum of all values, and the last sentence."""
+def test_values_do_not_change_between_versions():
+    """Compare the sum of all values and the last sentence."""
     sentences, frames, words = contents(SMALL)
     total = sum(float(x.sum(dtype=np.float64)) for part in (frames, words) for x in part.values())
     assert total == pytest.approx(-820.221, abs=1e-3)
@@ -90,17 +90,17 @@ def test_values_are_those_that_runs_were_recorded_with():
     assert sentences[-1][-1] == "a while and with a book then child some with climb."
 
 
-def test_one_video_of_the_fewest_frames_has_a_caption():
+def test_shortest_videos_have_a_caption():
     corpus = dataclasses.replace(SMALL, videos=(20, 1, 1), min_frames=1, max_frames=4)
     with corpus.open() as reader:
         assert all(reader.splits["train"].values())
 
 
-def test_equal_seeds_give_equal_corpora_and_others_do_not():
-    other = dataclasses.replace(SMALL, seed=1)
+def test_equal_seeds_give_equal_corpora():
+    reseeded = dataclasses.replace(SMALL, seed=1)
     assert_equal(contents(SMALL), contents(SMALL))
-    assert contents(other)[0] != contents(SMALL)[0]
-    assert other.fingerprint() != SMALL.fingerprint()
+    assert contents(reseeded)[0] != contents(SMALL)[0]
+    assert reseeded.fingerprint() != SMALL.fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_too_large_corpus_is_refused_before_drawing(absurd):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_moment_tells_more_than_the_mean_of_its_video():
-    """Ridge from mean words to frames: true moments and best frame against mean pooling."""
+def test_words_predict_frames_of_moments_better_than_of_videos():
+    """Compare ridge regressions from words to the frames of moments and to means of videos."""
     with Corpus().open() as reader:
         moments = reader.moments
         data = {
@@ -144,8 +144,8 @@ def test_a_moment_tells_more_than_the_mean_of_its_video():
         scores = np.stack(
             [(predicted @ normalise(c - centre).T).max(axis=1) for c in candidates], axis=1
         )
-        own = scores[np.arange(len(truth)), truth]
-        return np.mean((scores > own[:, None]).sum(axis=1) < 10)
+        true_scores = scores[np.arange(len(truth)), truth]
+        return np.mean((scores > true_scores[:, None]).sum(axis=1) < 10)
 
     mean_pooled = recall_at_10(
         np.stack([pooled[video] for _, video, _ in data["train"]]),
@@ -172,47 +172,47 @@ def test_released_files_have_the_values_of_the_corpus(tmp_path):
 # A teacher
 
 
-def test_the_corpus_is_the_one_without_a_teacher():
-    assert_equal(contents(TAUGHT), contents(SMALL))
+def test_teacher_does_not_change_the_corpus():
+    assert_equal(contents(SMALL_WITH_TEACHER), contents(SMALL))
 
 
 def test_less_teacher_noise_separates_moments_better():
     margins = []
     for noise in (0.0, 1.0, 10.0):
         with Corpus(videos=(30, 1, 1), teacher_dim=32, teacher_noise=noise).open() as reader:
-            found = []
+            differences = []
             for video, captions in reader.splits["train"].items():
                 names = [caption.caption_id for caption in captions]
                 teacher = reader.read_teacher(video, names)
                 cosines = transforms.teacher_cosines(*teacher, len(teacher.frames))
                 for name, row in zip(names, cosines, strict=True):
                     start, end = reader.moments[name]
-                    others = np.concatenate([row[:start], row[end:]])
-                    if len(others):
-                        found.append(row[start:end].mean() - others.mean())
-            margins.append(np.mean(found))
+                    outside = np.concatenate([row[:start], row[end:]])
+                    if len(outside):
+                        differences.append(row[start:end].mean() - outside.mean())
+            margins.append(np.mean(differences))
     assert margins[0] > 0.8 and 0.3 < margins[1] < 0.6 and abs(margins[2]) < 0.1, margins
 
 
 def test_teacher_cosines_reach_training_batches_only(config, read_batches):
     config = config.copy_and_resolve_references()
     config.data.teacher_dim = 16
-    taught = dataset.open_data(config)
+    data = dataset.open_data(config)
     source = dataset.choose_source(config.data)
     assert "_6x5x16_" in str(prepare(source, config.data.data_dir).directory)
-    assert taught.train.taught and not taught.val.taught and not taught.test.taught
-    batches, schedule = read_batches(taught.train, range(0, 1))
+    assert data.train.taught and not data.val.taught and not data.test.taught
+    batches, schedule = read_batches(data.train, range(0, 1))
     batch = batches[0]
     with source.open() as reader:
         row = 0
         for place, index in enumerate(schedule.order(0)[:4]):
-            video = taught.train.video_ids[index]
+            video = data.train.video_ids[index]
             names = [caption.caption_id for caption in reader.splits["train"][video]]
             count = int(batch.videos.frame_mask[place].sum())
             expected = transforms.teacher_cosines(*reader.read_teacher(video, names), count)
-            found = batch.captions.teacher[row : row + len(names)]
-            np.testing.assert_array_equal(found[:, :count], expected)
-            assert not found[:, count:].any()
+            cosines = batch.captions.teacher[row : row + len(names)]
+            np.testing.assert_array_equal(cosines[:, :count], expected)
+            assert not cosines[:, count:].any()
             row += len(names)
     assert batch.captions.mask.sum() == row and not batch.captions.teacher[row:].any()
     assert np.abs(batch.captions.teacher).max() > 0.2
@@ -238,12 +238,15 @@ def test_missing_teacher_is_refused(config):
         (lambda t: t._replace(captions=np.nan * t.captions), "holds nan, but features are numb"),
     ],
 )
-def test_a_teacher_that_is_wrong_is_refused_in_one_line(tmp_path, monkeypatch, change, expected):
+def test_bad_teacher_is_refused_in_one_line(tmp_path, monkeypatch, change, expected):
     read = synthetic.SyntheticReader.read_teacher
-    wrong = lambda self, video, names: change(read(self, video, names))
-    monkeypatch.setattr(synthetic.SyntheticReader, "read_teacher", wrong)
+
+    def read_changed(self, video, names):
+        return change(read(self, video, names))
+
+    monkeypatch.setattr(synthetic.SyntheticReader, "read_teacher", read_changed)
     with pytest.raises(DataError, match=expected) as error:
-        prepare(TAUGHT, tmp_path)
+        prepare(SMALL_WITH_TEACHER, tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -251,26 +254,26 @@ def test_a_teacher_that_is_wrong_is_refused_in_one_line(tmp_path, monkeypatch, c
 
 
 def planted_tree(video):
-    """Spans, edges and siblings of the tree that the moments of a video were planted to make."""
+    """Return spans, edges and siblings of the tree that was planted in the moments of a video."""
     spans = [(moment.start, moment.end) for moment in video.moments]
-    if spans[0][1] < spans[1][0]:  # the moments lie apart
+    if spans[0][1] < spans[1][0]:  # distant moments
         leaf = max(spans, key=lambda span: span[1] - span[0])
         return [leaf, (spans[0][0], spans[-1][1])], [(1, 0)], []
     edges, siblings = [], []
     first, count = 0, len(spans)
     while count > 1:
-        above = (count + 1) // 2
-        for k in range(above):
-            # The last parent of an odd level takes the last two, of which it shares the first.
-            left = first + min(2 * k, count - 2)
-            edges += [(len(spans), left), (len(spans), left + 1)]
-            siblings.append((left, left + 1))
-            spans.append((spans[left][0], spans[left + 1][1]))
-        first, count = first + count, above
+        num_parents = (count + 1) // 2
+        for k in range(num_parents):
+            # The last parent of an odd level has the last two nodes; it shares the first of them.
+            child = first + min(2 * k, count - 2)
+            edges += [(len(spans), child), (len(spans), child + 1)]
+            siblings.append((child, child + 1))
+            spans.append((spans[child][0], spans[child + 1][1]))
+        first, count = first + count, num_parents
     return spans, edges, siblings
 
 
-def test_the_rule_finds_the_trees_that_were_planted():
+def test_planted_trees_are_built():
     with SMALL_TREES.open() as reader:
         videos = [video for split in SPLITS for video in reader.videos[split]]
     for video in videos:
@@ -280,7 +283,7 @@ def test_the_rule_finds_the_trees_that_were_planted():
         assert sorted(tree.edges) == sorted(edges) and sorted(tree.siblings) == sorted(siblings)
 
 
-def test_trees_of_every_number_of_leaves_are_drawn():
+def test_numbers_of_leaves_have_their_probabilities():
     corpus = dataclasses.replace(SMALL_TREES, videos=(1000, 1, 1), visual_dim=2, text_dim=2)
     with corpus.open() as reader:
         leaves = [len(tree.leaves) for tree in trees.build_all(reader.videos["train"])]
@@ -288,7 +291,7 @@ def test_trees_of_every_number_of_leaves_are_drawn():
         assert abs(leaves.count(count) / 1000 - chance) < 4 * np.sqrt(chance * (1 - chance) / 1000)
 
 
-def test_tree_corpus_has_a_frame_a_second():
+def test_tree_corpus_has_one_frame_per_second():
     with SMALL_TREES.open() as reader:
         for split in SPLITS:
             notes = reader.annotations(split)
@@ -301,23 +304,24 @@ def test_tree_corpus_has_a_frame_a_second():
                     assert len(moment.text.rstrip(".").split()) == count
 
 
-def told(moment):
+def concepts_of(moment):
+    """Return the concepts in the text of a moment."""
     return set(moment.text.rstrip(".").split()) & set(CONCEPTS)
 
 
 def places_in_time(precedence):
-    """Of every concept, the mean place in their video of the moments that tell it."""
+    """Return the mean relative place, in their videos, of the moments with each concept."""
     corpus = TreeCorpus(videos=(600, 1, 1), visual_dim=2, text_dim=2, precedence=precedence)
     places = {concept: [] for concept in CONCEPTS}
     with corpus.open() as reader:
         for video in reader.videos["train"]:
             for k, moment in enumerate(video.moments):
-                for word in told(moment):
+                for word in concepts_of(moment):
                     places[word].append(k / (len(video.moments) - 1))
-    return np.array([np.mean(own) for own in places.values()])
+    return np.array([np.mean(places_of_concept) for places_of_concept in places.values()])
 
 
 def test_precedence_makes_some_concepts_early_and_others_late():
-    # About 160 moments tell a concept, so that its mean place is known to 0.45 / sqrt(160) = 0.04.
+    # About 160 moments have a concept: its mean place has an error of 0.45 / sqrt(160) = 0.04.
     assert np.std(places_in_time(0.0)) < 0.06
     assert np.std(places_in_time(1.0)) > 0.25
