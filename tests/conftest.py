@@ -67,17 +67,17 @@ PROGRAMS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
-"""Settings with which compiled programs are kept for other processes and the next session."""
+"""Settings of JAX that keep compiled programs for other processes and the next session."""
 
-MAX_BYTES = 2**31
-"""Of kept programs; where there are more, all are made anew."""
+MAX_PROGRAM_BYTES = 2**31
+"""Size of the cache of compiled programs above which a session empties it."""
 
-FIRST = (
+FIRST_FILES = (
     "test_sweeps_end_to_end.py", "test_public.py", "test_parallel.py", "test_prvr.py",
     "test_parity.py", "test_processes.py", "test_base_installation.py", "test_cluster.py",
     "test_demo.py", "test_documentation.py",
 )  # fmt: skip
-"""Files that start first: those that take longest, lest one process end with them alone.
+"""Files that start first: the slowest ones, lest one process end with them alone.
 
 The run that test_processes.py starts from is by then made by test_prvr.py.
 """
@@ -92,7 +92,7 @@ def pytest_configure(config):
         config.add_cleanup(lambda: os.environ.pop(SHARED))
         cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
         programs = Path(folder.name) / "programs" if cache is None else cache.mkdir("programs")
-        if cache and sum(path.stat().st_size for path in programs.iterdir()) > MAX_BYTES:
+        if cache and sum(path.stat().st_size for path in programs.iterdir()) > MAX_PROGRAM_BYTES:
             shutil.rmtree(programs)
         PROGRAMS["jax_compilation_cache_dir"] = str(programs)
         os.environ |= {name.upper(): str(value) for name, value in PROGRAMS.items()}
@@ -117,8 +117,7 @@ def release_programs():
 
 @pytest.fixture
 def unchecked():
-    """Leaves annotations unchecked, for tests of what the functions themselves refuse or stand in
-    for."""
+    """Leaves annotations unchecked, for tests of the functions' own checks and for stand-ins."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -142,7 +141,7 @@ def float64():
 
 @pytest.fixture
 def standard_promotion():
-    """Optax's Adam asks JAX for the promotion of integers to floating point."""
+    """Allows the promotion of integers to floating point, which optax's Adam asks of JAX."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -174,14 +173,18 @@ def pytest_collection_finish():
 def pytest_collection_modifyitems(items):
     """Starts with the files that are to be first; marks much of the parity as slow.
 
-    Every day it is tested of HLFormer and MS-SL in float64; each other model, and float32, compiles
-    a program of its own.
+    The fast tests cover HLFormer and MS-SL in float64; each other model, and float32, compiles a
+    program of its own.
     """
     for item in items:
         dtype = getattr(getattr(item, "callspec", None), "params", {}).get("dtype")
         if item.path.name == "test_parity.py" and dtype:
-            others = ("gmmformer", "dl_dkd", "distillation", "optimiser_steps")
-            if dtype == "float32" or any(name in item.name for name in others):
+            slow_names = ("gmmformer", "dl_dkd", "distillation", "optimiser_steps")
+            if dtype == "float32" or any(name in item.name for name in slow_names):
                 item.add_marker(pytest.mark.slow)
-    place = lambda name: FIRST.index(name) if name in FIRST else len(FIRST)
-    items.sort(key=lambda item: place(item.path.name))
+
+    def position(item):
+        name = item.path.name
+        return FIRST_FILES.index(name) if name in FIRST_FILES else len(FIRST_FILES)
+
+    items.sort(key=position)

@@ -38,7 +38,7 @@ class Copy:
             shutil.copytree(processes.ROOT / folder, root / folder, ignore=ignored)
 
     def edit(self, change, path, old, new):
-        """Replace a text of a file; an empty text is that of a new file."""
+        """Replace the text `old` of a file, or create the file if `old` is empty."""
         places = places_of(change)
         assert any(path == place or place[-1] == "/" and path.startswith(place) for place in places)
         file = self.root / path
@@ -65,7 +65,7 @@ def copy(tmp_path):
 
 @pytest.mark.slow  # it takes seconds
 def test_an_encoder_is_added(copy, tmp_path):
-    """One that is a SigLIP, but for the mean of a text's states in the place of the last."""
+    """Add a SigLIP that pools the mean of a text's states instead of the last."""
     families = "hlformer_jax/encoders/families"
     copy.edit("an encoder", f"{families}/mean_siglip.py", "", (
         '"""A SigLIP with the mean of a text."""\n'
@@ -110,8 +110,8 @@ def test_a_ranker_is_added(copy, tmp_path):
         "archive.film(folder / 'films' / 'a.film', ['red'] * 9)\n"
         "archive.film(folder / 'films' / 'b.film', ['red'] * 3 + ['blue'] * 6)\n"
         "index = archive.indexed(folder / 'index', folder / 'films')\n"
-        "found = archive.opened(index, ranker='top_9_frames').query('red')\n"
-        "print(*(one.video for one in found), found[0].score > 0.99 > found[1].score)\n"
+        "hits = archive.opened(index, ranker='top_9_frames').query('red')\n"
+        "print(*(hit.video for hit in hits), hits[0].score > 0.99 > hits[1].score)\n"
     )
     assert copy.run(program, tmp_path) == "a.film b.film True"
 

@@ -1,4 +1,4 @@
-"""Lower bounds of dependencies: none admits a version with a hole that strangers can reach."""
+"""Lower bounds of dependencies exclude versions with known security holes."""
 
 import tomllib
 from pathlib import Path
@@ -40,14 +40,14 @@ def bounds(extra):
 
 
 @pytest.mark.parametrize(("place", "safe"), SAFE.items(), ids=map(" ".join, SAFE))
-def test_a_lower_bound_excludes_versions_with_known_holes(place, safe):
+def test_lower_bound_excludes_known_security_holes(place, safe):
     extra, package = place
     version, hole = safe
     bound = bounds(extra)[package]
     assert bound is not None and bound >= Version(version), hole
 
 
-def test_the_tested_versions_are_within_the_bounds():
+def test_tested_versions_are_within_the_bounds():
     lines = (ROOT / "launch" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
     tested = {

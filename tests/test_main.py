@@ -126,6 +126,6 @@ def test_help_ends_with_success(module, option):
     assert done.returncode == 0 and "--workdir" in done.stdout, done.stderr
 
 
-def test_a_configuration_that_ends_the_program_is_no_success(tmp_path):
+def test_configuration_that_exits_is_a_failure(tmp_path):
     (tmp_path / "ends.py").write_text("import sys\n\nsys.exit(3)\n")
     assert run("main", f"--config={tmp_path / 'ends.py'}").returncode != 0
