@@ -63,7 +63,7 @@ def start(module, *arguments, env=None, **options):
 
 
 class Done(NamedTuple):
-    """What a call came to: its exit status, and what it wrote to standard error."""
+    """The exit status and the standard error of a call."""
 
     status: int
     stderr: str
@@ -85,6 +85,15 @@ def calls(module, arguments, directory):
         check=True,
     )
     return [Done(*one) for one in json.loads(done.stdout)]
+
+
+def check_error(result, message):
+    """Assert that a call printed one error line, as its last, which contains a message."""
+    assert result.status == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    [error] = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert error == result.stderr.strip().splitlines()[-1]
+    assert message in error
 
 
 def _serve(module):
