@@ -16,12 +16,12 @@ from pathlib import Path
 
 # Before JAX is imported: several virtual devices would only slow these tests down.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# The suite compiles far more than it computes, so programs are not optimised, but where
-# `launch/test.sh --nightly` asks for the programs that users have. Values differ by rounding.
+# The suite compiles far more than it computes, so programs are not optimised, except with
+# `launch/test.sh --nightly`, which tests the programs that users have. Values differ by rounding.
 if not os.environ.get("HLFORMER_TEST_OPTIMISED"):
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    # XLA's older code generator for CPUs, on one thread a program, takes two thirds of the time. A
-    # version of XLA that does not know an option would not start.
+    # XLA's older code generator for CPUs, with one thread per program, takes two thirds of the
+    # time. Other versions of XLA do not know these options and would not start.
     if (0, 6) <= tuple(map(int, version("jax").split(".")[:2])) <= (0, 10):
         quicker = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
         if quicker not in os.environ.get("XLA_FLAGS", ""):
@@ -48,7 +48,7 @@ if os.environ.get("HLFORMER_TEST_ALL"):  # before any of them is imported
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Optax's assignment asks for standard promotion; what calls it does not.
+# Optax's assignment needs standard promotion; its callers in the package do not.
 _assign = optax.assignment.hungarian_algorithm
 
 
@@ -148,7 +148,7 @@ def standard_promotion():
 
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
-    """Both precisions, with JAX's settings as each needs them."""
+    """Runs a test in both precisions, with the settings of JAX that each needs."""
     before = jax.config.jax_enable_x64
     promotion = jax.config.jax_numpy_dtype_promotion
     if request.param == "float64":
@@ -161,9 +161,10 @@ def dtype(request):
 
 
 def pytest_collection_finish():
-    """Looks for garbage seldom, and never among what has been imported.
+    """Collects garbage rarely, and never among imported objects.
 
-    Tracing makes millions of objects that stay; a sixth of the time went to looking at them again.
+    Tracing makes millions of objects that stay; collecting garbage among them took a sixth of the
+    time.
     """
     gc.collect()
     gc.freeze()
@@ -171,7 +172,7 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Starts with the files that are to be first; marks much of the parity as slow.
+    """Starts with `FIRST_FILES`; marks most tests of parity as slow.
 
     The fast tests cover HLFormer and MS-SL in float64; each other model, and float32, compiles a
     program of its own.

@@ -41,7 +41,7 @@ EXTRAS = {
     "cpu": {"openvino"},
     "ocr": {"cv2", "onnxruntime", "rapidocr"},
 }  # fmt: skip
-"""The packages that an extra brings and that nothing else does."""
+"""Packages that only this extra installs."""
 
 
 def run(tmp_path, module, *arguments):
@@ -113,7 +113,7 @@ def _run(directory, *command):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, made of the sdist, which is made of the files that git keeps."""
+    """The wheel, built from the sdist of the files that git tracks."""
     directory = tmp_path_factory.mktemp("distributions")
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=processes.ROOT, capture_output=True, check=True).stdout

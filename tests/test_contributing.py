@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md lists every place of a change: three changes are made in a copy, only there."""
+"""The list of places of a change in CONTRIBUTING.md: three changes are made in a copy."""
 
 import json
 import os
@@ -17,7 +17,7 @@ GOLDEN = processes.ROOT / "tests" / "encoders" / "golden"
 
 
 def places_of(change):
-    """The files and folders that the row of a change names, relative to the repository."""
+    """Return the files and folders in the row of a change, relative to the repository."""
     table = (processes.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (places,) = re.findall(rf"^\| {change} \| (.*?) \|", table, re.MULTILINE)
     paths = [path for path in re.findall(r"`([\w./]+)`", places) if "/" in path or "." in path]
@@ -64,7 +64,7 @@ def copy(tmp_path):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_an_encoder_is_added(copy, tmp_path):
+def test_encoder_is_added_at_the_listed_places(copy, tmp_path):
     """Add a SigLIP that pools the mean of a text's states instead of the last."""
     families = "hlformer_jax/encoders/families"
     copy.edit("an encoder", f"{families}/mean_siglip.py", "", (
@@ -97,7 +97,7 @@ def test_an_encoder_is_added(copy, tmp_path):
     assert copy.run(program, folder, GOLDEN / "siglip") == "mean_siglip True False"
 
 
-def test_a_ranker_is_added(copy, tmp_path):
+def test_ranker_is_added_at_the_listed_places(copy, tmp_path):
     copy.edit(
         "a ranker", "hlformer_jax/search/signals/rankers.py",
         '    "top_3_frames": Pooling(top=3),\n',
@@ -116,7 +116,7 @@ def test_a_ranker_is_added(copy, tmp_path):
     assert copy.run(program, tmp_path) == "a.film b.film True"
 
 
-def test_a_command_is_added(copy):
+def test_command_is_added_at_the_listed_places(copy):
     change = "a command of the search"
     copy.edit(change, "hlformer_jax/search/cli/greeting.py", "", (
         '"""A greeting."""\n'

@@ -1,6 +1,6 @@
-"""The examples of the README, the docs and the packages' docstrings run, and the notebooks do.
+"""Examples of the README, the docs and docstrings, shell blocks and notebooks run.
 
-So do their shell blocks, as they stand: `shell_blocks` says which.
+`shell_blocks` decides which shell blocks are run.
 """
 
 import inspect
@@ -175,13 +175,13 @@ def test_no_text_installs_the_package_by_its_name():
 def test_main_pages_have_commands_that_are_run():
     run = {block.page for block in BLOCKS if not block.reason}
     assert {"README.md", "docs/index.md", "docs/hover.md", "docs/reproduce.md"} <= run
-    # A reason says more than that a block is not run.
+    # A reason is a sentence, not just a mark.
     assert all(len(block.reason) > 10 for block in BLOCKS if block.reason)
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the checkout whose environment is the one that the tests run in.
+    """A copy of the checkout with the environment of the tests.
 
     tests/search/cli/test_launch.py tests how the launch scripts make one.
     """
@@ -219,7 +219,7 @@ NOTEBOOKS = sorted((processes.ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.slow
-# Jupyter's client and kernel warn of their own transport and event loop.
+# Jupyter's client and kernel raise warnings about their transport and event loop.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, monkeypatch, tmp_path):

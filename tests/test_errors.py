@@ -1,4 +1,4 @@
-"""Errors that a user can correct share a base, so that each command prints them as one line."""
+"""Errors that a user can correct: their base class, and messages of one line."""
 
 import ast
 import errno

@@ -10,7 +10,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "hlformer_jax"
 
-# From the bottom up: what stands on the right has a line above, or is the module's own folder.
+# From the bottom up: a folder may import folders with a line above it, and itself.
 MAY_IMPORT = {
     "typing": set(),
     "errors": set(),
@@ -85,7 +85,7 @@ SEARCH_MAY_IMPORT = {
     "": {"index", "signals", "query"},  # the package itself
 }  # fmt: skip
 
-# The only module that may import it.
+# The only module that may import a dependency.
 OWNER = {
     "orbax": "training.checkpoints",
     "tensorflow_datasets": "data.prepared",
@@ -101,11 +101,11 @@ OPTIMISER = "ops.optim"
 NOWHERE = {"torch", "tensorflow"}
 NO_NAMES = {"utils", "common", "helpers", "misc"}
 MAX_LINES = 900
-"""A file this long holds more than one concept."""
+"""A longer file holds more than one concept."""
 
 
 def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
-    """The package's modules by dotted name within it; a folder's `__init__` has the folder's."""
+    """Return the package's modules by dotted name; a folder's `__init__` has the folder's name."""
     paths = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
@@ -114,7 +114,7 @@ def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imports(path: pathlib.Path) -> set[str]:
-    """Dotted names that a file imports; `from a import b` is a.b."""
+    """Return the dotted names that a file imports; `from a import b` is a.b."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

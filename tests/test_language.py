@@ -106,7 +106,7 @@ def test_measure_counts_bad_wording(tmp_path):
 
 
 def messages(tree: ast.AST) -> list[str]:
-    """The texts of the errors that a module raises, without the values in them."""
+    """Return the texts of the errors that a module raises, without the values in them."""
     return [
         "".join(
             part.value

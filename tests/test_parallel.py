@@ -168,7 +168,7 @@ def test_every_model_is_independent_of_the_devices(options):
 
 @pytest.mark.slow
 def test_corpus_and_features_are_split_over_the_devices(results):
-    # Of 13 resident videos, and with 4 devices of a streamed chunk of 12.
+    # 13 resident videos; with 4 devices a streamed chunk of 12.
     videos = {1: 13, 4: 3, 8: 2}
     for case, run in results.items():
         part, total = run["part"]
@@ -226,7 +226,7 @@ NAMES = ("jax_default_matmul_precision", "jax_compilation_cache_dir")
 
 @pytest.fixture
 def settings(monkeypatch, tmp_path):
-    """JAX's settings as they are before a program; put back after the test."""
+    """Resets JAX's settings as before a program, and restores them after the test."""
     before = {name: getattr(jax.config, name) for name in NAMES}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in NAMES:

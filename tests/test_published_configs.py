@@ -52,7 +52,7 @@ SWEEPS = {
 """The names behind the colon of the sweeps that have several; each has "-debug" too."""
 
 FOLDERS = ("own", "hover_own", "run")
-"""Files that read a folder, whose content decides."""
+"""Files that read a folder, whose content decides about their fields."""
 
 
 def resolved() -> dict[str, object]:

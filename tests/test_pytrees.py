@@ -35,7 +35,7 @@ def test_structures_of_classes_with_equal_fields_differ(name):
 
 @pytest.mark.slow  # it takes seconds
 def test_jit_distinguishes_classes_with_equal_fields():
-    # With equal structures one function in ten got a wrong program, in about half of the processes.
+    # With equal structures, about half of the processes gave one function in ten a wrong program.
     spaces = ALIKE["spaces"]
     for _ in range(100):
         number = jax.jit(lambda space: jnp.asarray([type(s) for s in spaces].index(type(space))))

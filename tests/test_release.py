@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def clone(tmp_path):
-    """A clone of a repository with the files of a release; its `git`, and its `release`."""
+    """Functions that call git and release.sh in a clone with the files of a release."""
     names = {
         f"GIT_{role}_{field}": value
         for role in ("AUTHOR", "COMMITTER")

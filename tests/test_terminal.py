@@ -18,7 +18,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @pytest.fixture
 def screen(monkeypatch):
-    """Calls a function with a terminal as standard output and error; returns what that shows."""
+    """Calls a function with a terminal as standard output and error; returns its output."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)

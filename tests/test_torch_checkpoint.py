@@ -1,4 +1,4 @@
-"""Converting PyTorch checkpoints of the released codes; reading them executes nothing.
+"""Conversion of PyTorch checkpoints of the released codes, without executing their pickles.
 
 Files are written as torch.save does, without PyTorch, the hostile ones instruction by instruction.
 """
@@ -59,7 +59,7 @@ def convert(tmp_path, capsys):
 
 
 def parse(line, monkeypatch):
-    """Return the checkpoint and the configuration that `hlformer_jax.main` reads of a line."""
+    """Return the checkpoint and the configuration that `hlformer_jax.main` reads from a line."""
     words = shlex.split(line)
     assert words[1:3] == ["-m", "hlformer_jax.main"]
     values = flags.FlagValues()
@@ -75,7 +75,7 @@ def parse(line, monkeypatch):
 # ml_collections loads a configuration file by a method that Python will drop.
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.filterwarnings(r"ignore:the load_module\(\) method:DeprecationWarning")
-# In 16 bit the features of both sides of a cosine are rounded, by 2^-12 of their size each.
+# In 16 bits, rounding changes the features of both sides of a cosine by 2^-12 of their size.
 @pytest.mark.parametrize(
     ("model", "dtype", "tolerance"),
     [
@@ -113,7 +113,7 @@ def test_printed_command_gives_the_recorded_scores(
             computed["scores"][rows][:, columns], scores, rtol=0, atol=tolerance
         )
     if dtype == "float32":
-        # Ranks are equal; how Python adds their shares up has changed with version 3.12.
+        # Ranks are equal, but Python sums their shares differently since version 3.12.
         exact = 1e-14 if model == "hlformer" else 1e-6
         shared = [name for name in result.metrics if name != "InCone"]  # the released code has none
         assert shared == ["R@1", "R@5", "R@10", "R@100", "SumR"]
@@ -308,7 +308,7 @@ def test_tensor_of_wrong_rank_is_refused_in_one_line(content, saved, tmp_path):
         ("adapter.weight", lambda _: np.ones(3), "the model has no adapter.kernel"),
     ],
 )
-def test_tensors_that_differ_from_the_model_are_global_name(
+def test_tensors_that_differ_from_the_model_are_named(
     content, saved, tmp_path, name, change, message
 ):
     state = content["state_dict"]
@@ -461,7 +461,7 @@ class Pickler(pickle.Pickler):
 
 
 class FakeTorch:
-    """Saves as torch.save does: tensors reduce to a call, storages to persistent ids."""
+    """Imitates torch.save: tensors reduce to a call, storages to persistent ids."""
 
     def __init__(self, monkeypatch):
         self.storages = {}
@@ -768,7 +768,7 @@ BOMBS = {
     "tensor as a codec": global_name("_codecs", "encode") + text("a") + HUGE + b"\x86R",
     "tensor as the tag of a storage": b"(" + HUGE + STORAGE[1:],
 }
-"""Values that would take gigabytes, hours or the stack if they were built naively."""
+"""Values that would take gigabytes or hours, or exhaust the stack, if they were built naively."""
 
 
 @pytest.mark.parametrize("case", BOMBS)
@@ -841,7 +841,7 @@ def test_zip_of_something_else_is_refused(path):
 # Damage.
 
 MAX_BYTES = 100e6
-"""Limit of the memory for any variant of the file, which has 58 kB."""
+"""Memory limit for any damaged variant of the file of 58 kB."""
 
 
 def damaged_file(random):

@@ -17,7 +17,7 @@ EIO = os.strerror(errno.EIO)
 
 @pytest.fixture
 def unreadable(monkeypatch):
-    """Return a function that lets every opening of files of a name fail with an I/O error."""
+    """Return a function that makes files of a name unreadable: opening them is an I/O error."""
 
     def make_unreadable(name):
         def refusing(call):
