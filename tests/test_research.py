@@ -16,30 +16,17 @@ MANUAL = ROOT / "docs" / "research.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def _run(blocks, monkeypatch, folder):
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("hlformer_jax.data.dataset.SOURCES", {})
-    names = {"__name__": "research"}
-    for block in blocks:
-        exec(compile(block, str(MANUAL), "exec"), names)
-
-
-@pytest.mark.slow  # it takes seconds
-@pytest.mark.usefixtures("standard_promotion")
-def test_quick_code_blocks_of_the_manual(tmp_path, monkeypatch, capsys):
-    trained = ("loop.train", "loaded_run.load")
-    _run([block for block in BLOCKS if not any(x in block for x in trained)], monkeypatch, tmp_path)
-    out = capsys.readouterr().out.splitlines()
-    summary = "mine (random): train 8 videos, 8 captions; val 8 videos, 8 captions; test"
-    assert out[0] == "True" and out[1].startswith(summary)
-    assert out[2] == "['0.0001', '0.0003', '0.001']"
-
-
 @pytest.mark.slow  # it compiles two programs
 @pytest.mark.usefixtures("standard_promotion")
 def test_all_code_blocks_of_the_manual(tmp_path, monkeypatch, capsys):
-    _run(BLOCKS, monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hlformer_jax.data.dataset.SOURCES", {})
+    names = {"__name__": "research"}
+    for block in BLOCKS:
+        exec(compile(block, str(MANUAL), "exec"), names)
     out = capsys.readouterr().out
+    assert "mine (random): train 8 videos, 8 captions; val 8 videos, 8 captions; test" in out
+    assert "\n['0.0001', '0.0003', '0.001']\n" in out
     assert "['best epoch (1)', 'chance'" in out and "'last epoch (1)'" in out
     assert "MRR" in out and out.count("\nTrue\n") == 2
     assert "['a.npz', 'b.npz', 'ensemble']" in out
@@ -85,7 +72,7 @@ RECIPES = {
 
 
 def _edited(tmp_path):
-    """A copy of the package with the recipes of the manuals applied."""
+    """Copy the package and apply the recipes of the manuals; return its folder."""
     package = shutil.copytree(ROOT / "hlformer_jax", tmp_path / "own" / "hlformer_jax")
     for name, insertions in RECIPES.items():
         text = (package / name).read_text(encoding="utf-8")
@@ -116,7 +103,7 @@ def test_runs_resume_after_the_recipes(tmp_path):
 
     train(ROOT, run)
     before = (run / "metrics.jsonl").read_bytes()
-    assert "resumed after step" in train(edited, run)  # the package has a field more
+    assert "resumed after step" in train(edited, run)  # the edited package has one more field
     assert (run / "metrics.jsonl").read_bytes() == before
     assert json.loads((run / "config.json").read_text())["config"]["loss"]["hubness"] == 0.0
     train(edited, tmp_path / "hubness", "--config.loss.hubness=0.5")
