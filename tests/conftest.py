@@ -16,12 +16,12 @@ from pathlib import Path
 
 # Before JAX is imported: several virtual devices would only slow these tests down.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# The suite compiles far more than it computes, so programs are not optimised, but where
-# `launch/test.sh --nightly` asks for the programs that users have. Values differ by rounding.
+# The suite compiles far more than it computes, so programs are not optimised, except with
+# `launch/test.sh --nightly`, which tests the programs that users have. Values differ by rounding.
 if not os.environ.get("HLFORMER_TEST_OPTIMISED"):
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    # XLA's older code generator for CPUs, on one thread a program, takes two thirds of the time. A
-    # version of XLA that does not know an option would not start.
+    # XLA's older code generator for CPUs, with one thread per program, takes two thirds of the
+    # time. Other versions of XLA do not know these options and would not start.
     if (0, 6) <= tuple(map(int, version("jax").split(".")[:2])) <= (0, 10):
         quicker = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
         if quicker not in os.environ.get("XLA_FLAGS", ""):
@@ -48,7 +48,7 @@ if os.environ.get("HLFORMER_TEST_ALL"):  # before any of them is imported
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Optax's assignment asks for standard promotion; what calls it does not.
+# Optax's assignment needs standard promotion; its callers in the package do not.
 _assign = optax.assignment.hungarian_algorithm
 
 
@@ -67,17 +67,17 @@ PROGRAMS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
-"""Settings with which compiled programs are kept for other processes and the next session."""
+"""Settings of JAX that keep compiled programs for other processes and the next session."""
 
-MAX_BYTES = 2**31
-"""Of kept programs; where there are more, all are made anew."""
+MAX_PROGRAM_BYTES = 2**31
+"""Size of the cache of compiled programs above which a session empties it."""
 
-FIRST = (
+FIRST_FILES = (
     "test_sweeps_end_to_end.py", "test_public.py", "test_parallel.py", "test_prvr.py",
     "test_parity.py", "test_processes.py", "test_base_installation.py", "test_cluster.py",
     "test_demo.py", "test_documentation.py",
 )  # fmt: skip
-"""Files that start first: those that take longest, lest one process end with them alone.
+"""Files that start first: the slowest ones, lest one process end with them alone.
 
 The run that test_processes.py starts from is by then made by test_prvr.py.
 """
@@ -92,7 +92,7 @@ def pytest_configure(config):
         config.add_cleanup(lambda: os.environ.pop(SHARED))
         cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
         programs = Path(folder.name) / "programs" if cache is None else cache.mkdir("programs")
-        if cache and sum(path.stat().st_size for path in programs.iterdir()) > MAX_BYTES:
+        if cache and sum(path.stat().st_size for path in programs.iterdir()) > MAX_PROGRAM_BYTES:
             shutil.rmtree(programs)
         PROGRAMS["jax_compilation_cache_dir"] = str(programs)
         os.environ |= {name.upper(): str(value) for name, value in PROGRAMS.items()}
@@ -117,8 +117,7 @@ def release_programs():
 
 @pytest.fixture
 def unchecked():
-    """Leaves annotations unchecked, for tests of what the functions themselves refuse or stand in
-    for."""
+    """Leaves annotations unchecked, for tests of the functions' own checks and for stand-ins."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -142,14 +141,14 @@ def float64():
 
 @pytest.fixture
 def standard_promotion():
-    """Optax's Adam asks JAX for the promotion of integers to floating point."""
+    """Allows the promotion of integers to floating point, which optax's Adam asks of JAX."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
 
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
-    """Both precisions, with JAX's settings as each needs them."""
+    """Runs a test in both precisions, with the settings of JAX that each needs."""
     before = jax.config.jax_enable_x64
     promotion = jax.config.jax_numpy_dtype_promotion
     if request.param == "float64":
@@ -162,9 +161,10 @@ def dtype(request):
 
 
 def pytest_collection_finish():
-    """Looks for garbage seldom, and never among what has been imported.
+    """Collects garbage rarely, and never among imported objects.
 
-    Tracing makes millions of objects that stay; a sixth of the time went to looking at them again.
+    Tracing makes millions of objects that stay; collecting garbage among them took a sixth of the
+    time.
     """
     gc.collect()
     gc.freeze()
@@ -172,16 +172,20 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Starts with the files that are to be first; marks much of the parity as slow.
+    """Starts with `FIRST_FILES`; marks most tests of parity as slow.
 
-    Every day it is tested of HLFormer and MS-SL in float64; each other model, and float32, compiles
-    a program of its own.
+    The fast tests cover HLFormer and MS-SL in float64; each other model, and float32, compiles a
+    program of its own.
     """
     for item in items:
         dtype = getattr(getattr(item, "callspec", None), "params", {}).get("dtype")
         if item.path.name == "test_parity.py" and dtype:
-            others = ("gmmformer", "dl_dkd", "distillation", "optimiser_steps")
-            if dtype == "float32" or any(name in item.name for name in others):
+            slow_names = ("gmmformer", "dl_dkd", "distillation", "optimiser_steps")
+            if dtype == "float32" or any(name in item.name for name in slow_names):
                 item.add_marker(pytest.mark.slow)
-    place = lambda name: FIRST.index(name) if name in FIRST else len(FIRST)
-    items.sort(key=lambda item: place(item.path.name))
+
+    def position(item):
+        name = item.path.name
+        return FIRST_FILES.index(name) if name in FIRST_FILES else len(FIRST_FILES)
+
+    items.sort(key=position)

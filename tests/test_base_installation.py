@@ -1,4 +1,4 @@
-"""What is installed: the base without the extras, and the wheel in an empty environment."""
+"""Installations: the base without the extras, and the wheel in an empty environment."""
 
 import os
 import shlex
@@ -41,7 +41,7 @@ EXTRAS = {
     "cpu": {"openvino"},
     "ocr": {"cv2", "onnxruntime", "rapidocr"},
 }  # fmt: skip
-"""The packages that an extra brings and that nothing else does."""
+"""Packages that only this extra installs."""
 
 
 def run(tmp_path, module, *arguments):
@@ -65,7 +65,7 @@ def run(tmp_path, module, *arguments):
         pytest.param(["search", "demo", "--out=demo"], "search", marks=pytest.mark.slow),
     ],
 )
-def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, arguments, extra):
+def test_missing_extra_is_named_in_one_line(tmp_path, arguments, extra):
     (tmp_path / "captions").write_text('{"video": "a.mp4", "sentence": "red"}')
     done = run(tmp_path, *arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr
@@ -86,7 +86,7 @@ def test_a_program_that_needs_an_extra_says_which_in_one_line(tmp_path, argument
         ["torch_checkpoint", "nowhere", "out"],
     ],
 )
-def test_the_others_need_none(tmp_path, arguments):
+def test_base_programs_need_no_extra(tmp_path, arguments):
     done = run(tmp_path, *arguments)
     assert done.returncode in (0, 1) and "Traceback" not in done.stdout + done.stderr
     assert "more packages" not in done.stderr
@@ -113,7 +113,7 @@ def _run(directory, *command):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, made of the sdist, which is made of the files that git keeps."""
+    """The wheel, built from the sdist of the files that git tracks."""
     directory = tmp_path_factory.mktemp("distributions")
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=processes.ROOT, capture_output=True, check=True).stdout
@@ -130,7 +130,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """An empty environment; its programs by name, and `pip install` of what is given."""
+    """An empty environment: the paths of its programs by name, and `pip install` in it."""
     directory = tmp_path_factory.mktemp("environment")
     _run(directory, sys.executable, "-m", "venv", directory / "empty")
     program = (directory / "empty" / "bin").joinpath
@@ -154,7 +154,7 @@ def install_by_hint(directory, *command):
 
 
 @pytest.mark.slow
-def test_the_wheel_trains_then_searches_and_then_draws(tmp_path, wheel, environment):
+def test_wheel_trains_searches_and_draws_figures(tmp_path, wheel, environment):
     program, install = environment
     install(str(wheel))
     _run(tmp_path, program("hlformer-train"), "--config=synthetic:debug", "--workdir=run")

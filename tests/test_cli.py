@@ -32,7 +32,7 @@ def test_interrupted_import_of_a_command_is_one_line(tmp_path, module):
     assert done.stderr.startswith("Traceback")
 
 
-def test_marks_of_direction_in_a_line_are_escaped(capsys):
+def test_direction_marks_of_a_line_are_escaped(capsys):
     name = "clip\u202egnp.mp4"
     cli.fail(f"{name} is missing")
     terminal.warn(f"{name} failed")
@@ -72,7 +72,7 @@ def test_notes_of_libraries_are_hidden_unless_asked_for(flag, shown):
     assert "a warning" in done.stderr and ("a note" in done.stderr) == shown
 
 
-def test_cores_without_an_affinity_are_the_machines(monkeypatch):
+def test_cores_without_an_affinity_are_all_of_the_machine(monkeypatch):
     assert 1 <= cli.cores() <= os.cpu_count()
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     assert cli.cores() == os.cpu_count()

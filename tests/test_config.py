@@ -48,14 +48,14 @@ def test_every_field_has_a_rule_that_its_default_follows(family):
 
 
 @pytest.mark.parametrize("family", FIELDS)
-def test_no_rule_accepts_a_meaningless_value(family):
+def test_no_rule_accepts_meaningless_values(family):
     meaningless = (None, object(), math.nan, math.inf, -math.inf, -1e300, 1e300, {}, "\n", b"")
     for name, field in leaves(family):
         for value in meaningless:
             assert not field.rule.holds(value), (name, value)
 
 
-def test_rules_include_the_bounds_that_their_words_include():
+def test_rules_hold_at_the_bounds_that_they_state():
     below_one = math.nextafter(1, 0)
     for rule, allowed, refused in (
         (rules.integer(1, 8), (1, 8, np.int32(3)), (0, 9, 3.0, True, 10**5000)),
@@ -77,7 +77,7 @@ def test_rules_include_the_bounds_that_their_words_include():
             assert not rule.holds(value), (rule.meaning, value)
 
 
-def test_choices_are_those_of_the_modules_that_read_them():
+def test_choices_match_the_modules_that_read_them():
     for name, choices in {
         "model.name": models.MODELS,
         "model.fusion": blocks.FUSIONS,
@@ -91,7 +91,7 @@ def test_choices_are_those_of_the_modules_that_read_them():
 
 
 @pytest.mark.parametrize("name", ["model.euclidean_blocks", "model.lorentz_blocks"])
-def test_optimiser_takes_as_many_blocks_as_are_allowed(name):
+def test_number_of_blocks_is_limited_by_the_optimiser(name):
     holds = LEAVES[name].rule.holds
     assert holds(optim.MAX_SLICES) and not holds(optim.MAX_SLICES + 1)
 
@@ -193,7 +193,7 @@ def test_name_of_another_family_is_refused():
 
 
 @pytest.mark.parametrize("section", [{}, {"epochs": 3}])
-def test_section_without_its_fields(section):
+def test_section_without_its_fields_is_refused(section):
     config = default()
     with config.unlocked():
         config.train = section
@@ -230,7 +230,7 @@ def test_unknown_model_is_refused():
         of_model("gmmformer2")
 
 
-def test_name_behind_the_colon_is_data_set_and_size():
+def test_variant_behind_the_colon_is_data_set_and_size():
     assert parts_of("", ("tvr", "anet")) == ("tvr", "")
     assert parts_of("debug") == ("anet", "debug")
     assert parts_of("tvr-debug") == ("tvr", "debug")
@@ -251,7 +251,7 @@ def test_data_set_behind_the_colon_chooses_its_features(stem):
 
 
 @pytest.mark.parametrize("data_set", ["synthetic", "activitynet", "charades", "tvr"])
-def test_forms_of_hover_stand_behind_the_colon(data_set):
+def test_forms_of_hover_are_chosen_behind_the_colon(data_set):
     for form in ("", "-released", "-printed"):
         config = load("hover", data_set + form)
         check(config)

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md lists every place of a change: three changes are made in a copy, only there."""
+"""The list of places of a change in CONTRIBUTING.md: three changes are made in a copy."""
 
 import json
 import os
@@ -17,7 +17,7 @@ GOLDEN = processes.ROOT / "tests" / "encoders" / "golden"
 
 
 def places_of(change):
-    """The files and folders that the row of a change names, relative to the repository."""
+    """Return the files and folders in the row of a change, relative to the repository."""
     table = (processes.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (places,) = re.findall(rf"^\| {change} \| (.*?) \|", table, re.MULTILINE)
     paths = [path for path in re.findall(r"`([\w./]+)`", places) if "/" in path or "." in path]
@@ -38,7 +38,7 @@ class Copy:
             shutil.copytree(processes.ROOT / folder, root / folder, ignore=ignored)
 
     def edit(self, change, path, old, new):
-        """Replace a text of a file; an empty text is that of a new file."""
+        """Replace the text `old` of a file, or create the file if `old` is empty."""
         places = places_of(change)
         assert any(path == place or place[-1] == "/" and path.startswith(place) for place in places)
         file = self.root / path
@@ -64,8 +64,8 @@ def copy(tmp_path):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_an_encoder_is_added(copy, tmp_path):
-    """One that is a SigLIP, but for the mean of a text's states in the place of the last."""
+def test_encoder_is_added_at_the_listed_places(copy, tmp_path):
+    """Add a SigLIP that pools the mean of a text's states instead of the last."""
     families = "hlformer_jax/encoders/families"
     copy.edit("an encoder", f"{families}/mean_siglip.py", "", (
         '"""A SigLIP with the mean of a text."""\n'
@@ -97,7 +97,7 @@ def test_an_encoder_is_added(copy, tmp_path):
     assert copy.run(program, folder, GOLDEN / "siglip") == "mean_siglip True False"
 
 
-def test_a_ranker_is_added(copy, tmp_path):
+def test_ranker_is_added_at_the_listed_places(copy, tmp_path):
     copy.edit(
         "a ranker", "hlformer_jax/search/signals/rankers.py",
         '    "top_3_frames": Pooling(top=3),\n',
@@ -110,13 +110,13 @@ def test_a_ranker_is_added(copy, tmp_path):
         "archive.film(folder / 'films' / 'a.film', ['red'] * 9)\n"
         "archive.film(folder / 'films' / 'b.film', ['red'] * 3 + ['blue'] * 6)\n"
         "index = archive.indexed(folder / 'index', folder / 'films')\n"
-        "found = archive.opened(index, ranker='top_9_frames').query('red')\n"
-        "print(*(one.video for one in found), found[0].score > 0.99 > found[1].score)\n"
+        "hits = archive.opened(index, ranker='top_9_frames').query('red')\n"
+        "print(*(hit.video for hit in hits), hits[0].score > 0.99 > hits[1].score)\n"
     )
     assert copy.run(program, tmp_path) == "a.film b.film True"
 
 
-def test_a_command_is_added(copy):
+def test_command_is_added_at_the_listed_places(copy):
     change = "a command of the search"
     copy.edit(change, "hlformer_jax/search/cli/greeting.py", "", (
         '"""A greeting."""\n'

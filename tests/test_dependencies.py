@@ -1,4 +1,4 @@
-"""Lower bounds of dependencies: none admits a version with a hole that strangers can reach."""
+"""Lower bounds of dependencies exclude versions with known security holes."""
 
 import tomllib
 from pathlib import Path
@@ -10,7 +10,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 
 SAFE = {
-    # extra, package: the first version without the hole, and the hole
+    # extra, package: the first safe version, and the security hole of earlier versions
     ("search", "starlette"): ("1.0.1", "CVE-2025-62727 (Range headers), CVE-2026-48710 (Host)"),
     ("search", "h11"): ("0.16.0", "CVE-2025-43859, request smuggling by chunks"),
     ("search", "pillow"): ("12.3.0", "CVE-2025-48379 (DDS), CVE-2026-25990 (PSD), 2026-59205"),
@@ -22,11 +22,11 @@ SAFE = {
     ("", "tqdm"): ("4.66.3", "CVE-2024-34062, options that are executed"),
     ("ray", "ray"): ("2.52.0", "CVE-2025-62593, DNS rebinding"),
 }
-"""Extras that a server, or a connection to one, needs, and "", what every installation has."""
+"""Packages of servers and connections, by extra; "" is every installation."""
 
 
 def bounds(extra):
-    """The lower bound of each requirement of an extra; of "", of the package itself."""
+    """Return the lower bound of each requirement of an extra; "" is the package itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lower_bounds = {}
     texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
@@ -40,14 +40,14 @@ def bounds(extra):
 
 
 @pytest.mark.parametrize(("place", "safe"), SAFE.items(), ids=map(" ".join, SAFE))
-def test_a_lower_bound_excludes_versions_with_known_holes(place, safe):
+def test_lower_bound_excludes_known_security_holes(place, safe):
     extra, package = place
     version, hole = safe
     bound = bounds(extra)[package]
     assert bound is not None and bound >= Version(version), hole
 
 
-def test_the_tested_versions_are_within_the_bounds():
+def test_tested_versions_are_within_the_bounds():
     lines = (ROOT / "launch" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
     tested = {

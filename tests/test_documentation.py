@@ -1,6 +1,6 @@
-"""The examples of the README, the docs and the packages' docstrings run, and the notebooks do.
+"""Examples of the README, the docs and docstrings, shell blocks and notebooks run.
 
-So do their shell blocks, as they stand: `shell_blocks` says which.
+`shell_blocks` decides which shell blocks are run.
 """
 
 import inspect
@@ -31,7 +31,7 @@ def _examples(text):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_example_of_the_geometry_prints_its_comments(capsys):
+def test_example_of_geometry_prints_its_comments(capsys):
     [geometry] = _examples(README)
     exec(compile(geometry, "README.md", "exec"), {})
     shapes, gradient = capsys.readouterr().out.strip().splitlines()
@@ -51,7 +51,7 @@ def test_example_of_spaces_and_optimisers_prints_its_comments(capsys):
 
 @pytest.mark.slow  # it compiles for seconds
 @pytest.mark.usefixtures("standard_promotion")
-def test_the_example_of_layers_trains_points_and_classes(capsys):
+def test_example_of_layers_trains_points_and_classes(capsys):
     examples = _examples((ROOT / "docs" / "layers.md").read_text(encoding="utf-8"))
     exec(compile("\n".join(examples), "docs/layers.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [
@@ -61,13 +61,13 @@ def test_the_example_of_layers_trains_points_and_classes(capsys):
 
 @pytest.mark.slow  # it compiles for seconds
 @pytest.mark.usefixtures("standard_promotion")
-def test_the_example_of_one_job_in_each_library_learns(capsys):
+def test_example_of_each_library_learns(capsys):
     [example] = _examples((ROOT / "docs" / "peers.md").read_text(encoding="utf-8"))
     exec(compile(example, "docs/peers.md", "exec"), {})
     assert capsys.readouterr().out.strip() == "True"
 
 
-def test_the_example_of_a_search_finds_each_frame_in_its_video(capsys):
+def test_example_of_a_search_finds_each_frame_in_its_video(capsys):
     examples = _examples((ROOT / "docs" / "training.md").read_text(encoding="utf-8"))
     [search] = [example for example in examples if "corpus.search" in example]
     exec(compile(search, "docs/training.md", "exec"), {})
@@ -75,7 +75,7 @@ def test_the_example_of_a_search_finds_each_frame_in_its_video(capsys):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkeypatch, capsys):
+def test_examples_of_video_search_print_moments(tmp_path, monkeypatch, capsys):
     folder = ROOT / "tests" / "encoders" / "golden" / "siglip"
     (tmp_path / "ENCODER").symlink_to(folder)
     (tmp_path / "videos").mkdir()
@@ -90,9 +90,9 @@ def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkey
     [example] = _examples(search.__doc__)
     exec(compile(example, "hlformer_jax/search", "exec"), {})
     *moments, last = capsys.readouterr().out.splitlines()
-    found = [re.fullmatch(r"([ab].mp4): (.*) to (.*) s", line) for line in moments]
-    assert {one[1] for one in found} == {"a.mp4", "b.mp4"}
-    assert all(0 <= float(one[2]) < float(one[3]) <= 3 for one in found)
+    matches = [re.fullmatch(r"([ab].mp4): (.*) to (.*) s", line) for line in moments]
+    assert {match[1] for match in matches} == {"a.mp4", "b.mp4"}
+    assert all(0 <= float(match[2]) < float(match[3]) <= 3 for match in matches)
     assert last == f"(2, {encoder.width}) best_frame"
     [example] = _examples((ROOT / "docs" / "search" / "programs.md").read_text(encoding="utf-8"))
     exec(compile(example, "docs/search/programs.md", "exec"), {})
@@ -100,18 +100,18 @@ def test_the_example_of_a_search_in_videos_prints_their_moments(tmp_path, monkey
     assert set(printed) == {"a.mp4", "b.mp4"}
 
 
-def test_the_files_that_the_readme_names_exist():
+def test_files_named_by_the_readme_exist():
     for name in re.findall(r"(?:configs|launch|tests|hlformer_jax)/[\w/]+\.(?:py|sh|md)", README):
         assert (ROOT / name).exists() or name == "configs/x.py", name
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
-def test_links_to_files_of_the_repository_lead_somewhere(name):
+def test_links_to_files_of_the_repository_resolve(name):
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text(encoding="utf-8"))
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_every_function_of_a_namespace_has_an_entry_in_the_api():
+def test_every_public_function_has_an_entry_in_the_api():
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
     entries = tuple(re.findall(r"^::: ([\w.]+)$", "\n".join(pages), re.MULTILINE))
     for namespace in (hl.losses, hl.nn, hl.retrieval):
@@ -131,13 +131,13 @@ USAGES = [usage for page in shell_blocks.PAGES for usage in shell_blocks.usages(
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if not block.usage], ids=lambda block: block.name
 )
-def test_a_documented_command_has_its_files_options_and_fields(block):
+def test_documented_command_uses_existing_files_and_options(block):
     for words in shell_blocks.commands(block.text):
         shell_blocks.check(words)
 
 
 @pytest.mark.parametrize("usage", USAGES, ids=lambda usage: usage.split("    #")[0][:40])
-def test_a_documented_usage_has_options_that_exist(usage):
+def test_documented_usage_has_existing_options(usage):
     shell_blocks.check_usage(usage)
 
 
@@ -157,33 +157,33 @@ def test_a_documented_usage_has_options_that_exist(usage):
         ("hlformer-tran --config=anet", "hlformer-tran"),
     ],
 )
-def test_a_wrong_command_of_the_documentation_is_found(command, message):
+def test_wrong_documented_command_is_detected(command, message):
     [words] = shell_blocks.commands(command)
     with pytest.raises(AssertionError, match=re.escape(message)):
         shell_blocks.check(words)
 
 
 def test_no_text_installs_the_package_by_its_name():
-    """Nobody has registered the name: whoever does chooses what such a command installs."""
-    texts = [*shell_blocks.PAGES, *(ROOT / "hlformer_jax").rglob("*.py"), ROOT / "CHANGELOG.md"]
+    """Check all texts: whoever registers the name decides what such a command installs."""
+    paths = [*shell_blocks.PAGES, *(ROOT / "hlformer_jax").rglob("*.py"), ROOT / "CHANGELOG.md"]
     by_name = re.compile(r"pip install [^\n`]*(?<![\w/.])hlformer[-_]jax(?![-_\w.]*\.whl)")
     assert by_name.search('pip install -U "hlformer-jax[search]"')
-    found = [str(text) for text in texts if by_name.search(text.read_text(encoding="utf-8"))]
-    assert found == []
+    offending = [str(path) for path in paths if by_name.search(path.read_text(encoding="utf-8"))]
+    assert offending == []
 
 
-def test_most_pages_have_commands_that_are_run():
+def test_main_pages_have_commands_that_are_run():
     run = {block.page for block in BLOCKS if not block.reason}
     assert {"README.md", "docs/index.md", "docs/hover.md", "docs/reproduce.md"} <= run
-    # A reason says more than that a block is not run.
+    # A reason is a sentence, not just a mark.
     assert all(len(block.reason) > 10 for block in BLOCKS if block.reason)
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the checkout whose environment is the one that the tests run in.
+    """A copy of the checkout with the environment of the tests.
 
-    The launch scripts find it made: their own way to make one is tests/search/cli/test_launch.py's.
+    tests/search/cli/test_launch.py tests how the launch scripts make one.
     """
     root = tmp_path_factory.mktemp("documentation") / "checkout"
     ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "build", "__pycache__", ".*_cache")
@@ -199,7 +199,7 @@ RUN = [block for block in BLOCKS if not block.reason and not block.usage]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", RUN, ids=lambda block: block.name)
-def test_a_documented_command_runs_as_it_stands(block, checkout):
+def test_documented_command_runs(block, checkout):
     environment = processes.environment() | {
         "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(checkout),
@@ -219,12 +219,12 @@ NOTEBOOKS = sorted((processes.ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.slow
-# Jupyter's client and kernel warn of their own transport and event loop.
+# Jupyter's client and kernel raise warnings about their transport and event loop.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path, monkeypatch, tmp_path):
+def test_notebook_runs(path, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(processes.ROOT))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     notebook = nbformat.read(path, as_version=4)
-    where = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()

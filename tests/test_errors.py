@@ -1,4 +1,4 @@
-"""Errors that a user can correct share a base, so that each command prints them as one line."""
+"""Errors that a user can correct: their base class, and messages of one line."""
 
 import ast
 import errno
@@ -22,7 +22,7 @@ def test_every_error_has_the_base_and_a_builtin():
         assert inherits or (parents[0] == "UserError" and len(parents) == 2), f"{name}: {parents}"
 
 
-def test_an_error_of_the_system_has_no_number_but_advice():
+def test_system_error_has_advice_instead_of_its_number():
     for number, end in ((errno.ENOSPC, "; make room"), (errno.EISDIR, "")):
         reason = os.strerror(number)
         assert describe(OSError(number, reason, b"a")) == f"a: {reason}{end}"

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; a lock on a directory has one holder at a time."""
+"""Atomic writes of files, and the lock on a directory, which one process holds at a time."""
 
 import errno
 import fcntl
@@ -40,7 +40,7 @@ def test_failed_write_keeps_the_old_file_and_no_draft(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"before"
 
 
-def test_a_place_for_a_file_is_tried_and_left_as_it_was(tmp_path):
+def test_check_output_leaves_no_file(tmp_path):
     files.check_output(tmp_path / "new" / "scores.npz")
     assert list((tmp_path / "new").iterdir()) == []
     (tmp_path / "file").touch()
@@ -49,42 +49,42 @@ def test_a_place_for_a_file_is_tried_and_left_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "directory", "pipe"])
-def test_only_a_regular_file_is_ever_replaced(tmp_path, kind):
-    place, theirs = tmp_path / "out", tmp_path / "theirs"
-    theirs.write_bytes(b"theirs")
+def test_only_a_regular_file_is_replaced(tmp_path, kind):
+    output, foreign_file = tmp_path / "out", tmp_path / "theirs"
+    foreign_file.write_bytes(b"theirs")
     make = {
-        "link": lambda: place.symlink_to(theirs),
-        "dangling": lambda: place.symlink_to(tmp_path / "nowhere"),
-        "directory": place.mkdir,
-        "pipe": lambda: os.mkfifo(place),
+        "link": lambda: output.symlink_to(foreign_file),
+        "dangling": lambda: output.symlink_to(tmp_path / "nowhere"),
+        "directory": output.mkdir,
+        "pipe": lambda: os.mkfifo(output),
     }
     make[kind]()
-    before = place.lstat()
+    before = output.lstat()
     replace = files.Replace
     for allowed in (replace.ANY, replace.NOTHING, replace.OWN, replace.ANY | replace.OWN):
         with pytest.raises(files.OutputError):
-            files.check_output(place, allowed)
+            files.check_output(output, allowed)
         with pytest.raises(files.OutputError):
-            files.write_bytes(place, b"ours", allowed)
-    assert place.lstat() == before and theirs.read_bytes() == b"theirs"
+            files.write_bytes(output, b"ours", allowed)
+    assert output.lstat() == before and foreign_file.read_bytes() == b"theirs"
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_existing_file_is_replaced_only_if_allowed(tmp_path):
-    place = tmp_path / "out"
-    place.write_bytes(b"theirs")
+    output = tmp_path / "out"
+    output.write_bytes(b"theirs")
     for replace in (files.Replace.NOTHING, files.Replace.OWN):
         with pytest.raises(files.OutputError, match="overwrite"):
-            files.check_output(place, replace)
+            files.check_output(output, replace)
         with pytest.raises(files.OutputError, match="overwrite"):
-            files.write_bytes(place, b"ours", replace)
-    assert place.read_bytes() == b"theirs"
-    files.write_bytes(place, b"ours", files.replacing(True))
-    assert place.read_bytes() == b"ours"
+            files.write_bytes(output, b"ours", replace)
+    assert output.read_bytes() == b"theirs"
+    files.write_bytes(output, b"ours", files.replacing(True))
+    assert output.read_bytes() == b"ours"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_an_error_of_a_write_names_the_file(tmp_path):
+def test_error_of_a_write_names_the_file(tmp_path):
     full = open("/dev/full", "wb", buffering=0)
     with full, pytest.raises(OSError, match="No space left") as raised:
         with files.atomic_write(tmp_path / "out.csv"):
@@ -93,7 +93,7 @@ def test_an_error_of_a_write_names_the_file(tmp_path):
     assert raised.value.filename == str(tmp_path / "out.csv") and not list(tmp_path.iterdir())
 
 
-def test_a_file_that_appears_during_the_work_stays(tmp_path):
+def test_file_that_appears_during_a_write_stays(tmp_path):
     with (
         pytest.raises(files.OutputError),
         files.atomic_write(tmp_path / "out", files.Replace.NOTHING) as draft,
@@ -103,27 +103,27 @@ def test_a_file_that_appears_during_the_work_stays(tmp_path):
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"theirs"]
 
 
-def test_our_own_file_is_written_again_until_someone_changes_it(tmp_path):
-    place = tmp_path / "table.md"
+def test_own_file_is_rewritten_until_somebody_changes_it(tmp_path):
+    table = tmp_path / "table.md"
     for content in (b"one", b"two", b"one"):
-        files.write_bytes(place, content, files.Replace.OWN)
-    place.write_bytes(b"one, with a remark")
+        files.write_bytes(table, content, files.Replace.OWN)
+    table.write_bytes(b"one, with a remark")
     with pytest.raises(files.OutputError):
-        files.write_bytes(place, b"three", files.Replace.OWN)
-    assert place.read_bytes() == b"one, with a remark"
-    files.write_bytes(place, b"three", files.replacing(True, listed=True))
-    files.write_bytes(place, b"four", files.Replace.OWN)
-    assert place.read_bytes() == b"four"
+        files.write_bytes(table, b"three", files.Replace.OWN)
+    assert table.read_bytes() == b"one, with a remark"
+    files.write_bytes(table, b"three", files.replacing(True, listed=True))
+    files.write_bytes(table, b"four", files.Replace.OWN)
+    assert table.read_bytes() == b"four"
 
 
-def test_own_file_with_a_line_separator_in_its_name_is_known(tmp_path):
-    place = tmp_path / "a\u2028b.md"
+def test_own_file_may_have_a_line_separator_in_its_name(tmp_path):
+    table = tmp_path / "a\u2028b.md"
     for content in (b"one", b"two"):
-        files.write_bytes(place, content, files.Replace.OWN)
-    assert place.read_bytes() == b"two"
+        files.write_bytes(table, content, files.Replace.OWN)
+    assert table.read_bytes() == b"two"
 
 
-def test_a_write_that_was_killed_leaves_no_file_that_is_not_ours(tmp_path, monkeypatch):
+def test_own_file_stays_own_after_a_killed_write(tmp_path, monkeypatch):
     files.write_bytes(tmp_path / "x", b"one", files.Replace.OWN)
 
     def killed(*_):
@@ -135,21 +135,21 @@ def test_a_write_that_was_killed_leaves_no_file_that_is_not_ours(tmp_path, monke
     files.write_bytes(tmp_path / "x", b"three", files.Replace.OWN)
 
 
-def test_file_that_another_process_replaces_meanwhile_is_ours(tmp_path, monkeypatch):
+def test_own_file_rewritten_by_another_process_stays_own(tmp_path, monkeypatch):
     path, digest = tmp_path / "table.md", files.digest
     files.write_bytes(path, b"first", files.Replace.OWN)
 
-    def replace_and_digest(place):
+    def replace_and_digest(own_path):
         monkeypatch.undo()
         files.write_bytes(path, b"second", files.Replace.OWN)
-        return digest(place)
+        return digest(own_path)
 
     monkeypatch.setattr(files, "digest", replace_and_digest)
     files.check_output(path, files.Replace.OWN)
     assert path.read_bytes() == b"second"
 
 
-def test_writing_through_a_list_that_is_a_link_is_refused(tmp_path):
+def test_list_of_own_files_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "theirs").write_bytes(b"theirs")
     (tmp_path / files.WRITTEN).symlink_to("theirs")
     with pytest.raises(OSError):
@@ -166,7 +166,7 @@ def test_reading_names_what_is_not_a_file(tmp_path, make, kind):
         files.read_bytes(tmp_path / "place")
 
 
-def test_a_list_that_is_a_pipe_is_not_waited_for(tmp_path):
+def test_list_of_own_files_that_is_a_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / files.WRITTEN)
     (tmp_path / "table.md").write_text("theirs")
     with pytest.raises(files.OutputError, match="written"):
@@ -176,7 +176,7 @@ def test_a_list_that_is_a_pipe_is_not_waited_for(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted([files.WRITTEN, "table.md"])
 
 
-def test_a_directory_to_write_into_is_no_link_and_no_file(tmp_path):
+def test_check_directory_refuses_links_and_files(tmp_path):
     files.check_directory(tmp_path)
     files.check_directory(tmp_path / "new")
     (tmp_path / "link").symlink_to(tmp_path)
@@ -186,48 +186,48 @@ def test_a_directory_to_write_into_is_no_link_and_no_file(tmp_path):
             files.check_directory(tmp_path / name)
 
 
-def test_json_that_is_nested_deeply_is_a_value_error():
+def test_deeply_nested_json_is_a_value_error():
     with pytest.raises(ValueError):
         files.parse_json("[" * 100_000 + "]" * 100_000)
     assert files.parse_json('{"x": [1, null]}') == {"x": [1, None]}
 
 
-def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):
-    with files.lock(tmp_path / "new") as held:
-        assert held
+def test_second_lock_is_refused_until_the_first_is_released(tmp_path):
+    with files.lock(tmp_path / "new") as is_locked:
+        assert is_locked
         with pytest.raises(BlockingIOError), files.lock(tmp_path / "new"):
             pass
     with files.lock(tmp_path / "new"):
         pass
 
 
-def test_a_second_holder_may_wait(tmp_path):
-    waits, found = threading.Event(), []
+def test_second_lock_may_wait(tmp_path):
+    is_waiting, holders = threading.Event(), []
 
     def second():
-        with files.lock(tmp_path, waits.set):
-            found.append("second")
+        with files.lock(tmp_path, is_waiting.set):
+            holders.append("second")
 
     thread = threading.Thread(target=second)
     with files.lock(tmp_path):
         thread.start()
-        assert waits.wait(10)
-        found.append("first")
+        assert is_waiting.wait(10)
+        holders.append("first")
     thread.join(10)
-    assert found == ["first", "second"]
+    assert holders == ["first", "second"]
 
 
-def test_a_disk_without_locks_keeps_no_one_out(tmp_path, monkeypatch):
+def test_disk_without_locks_excludes_nobody(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no locks available")
 
     monkeypatch.setattr(fcntl, "flock", fail)
-    with files.lock(tmp_path) as held:
-        assert not held
+    with files.lock(tmp_path) as is_locked:
+        assert not is_locked
 
 
 @pytest.mark.parametrize("size", [0, 1, 300_000])
-def test_every_byte_counts_in_a_digest(tmp_path, size):
+def test_digest_is_the_sha256_of_the_file(tmp_path, size):
     content = bytearray(os.urandom(size))
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -235,7 +235,7 @@ def test_every_byte_counts_in_a_digest(tmp_path, size):
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])
-def test_an_npz_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch, error):
+def test_unreadable_npz_file_is_not_called_damaged(tmp_path, monkeypatch, error):
     files.write_npz(tmp_path / "a.npz", {"x": np.ones(3)})
 
     def fail(*_, **__):
@@ -246,7 +246,7 @@ def test_an_npz_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeyp
         files.read_npz(tmp_path / "a.npz")
 
 
-def test_a_signal_of_a_forked_process_keeps_the_draft_of_its_parent(tmp_path):
+def test_signal_in_a_forked_child_keeps_the_parents_draft(tmp_path):
     program = (
         "import os, pathlib, signal, sys\n"
         "from hlformer_jax import files\n"
@@ -258,16 +258,16 @@ def test_a_signal_of_a_forked_process_keeps_the_draft_of_its_parent(tmp_path):
         "        signal.raise_signal(signal.SIGTERM)\n"
         "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "out")],
         env=processes.environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert ended.stdout.split() == [str(-signal.SIGTERM)]
+    assert process.stdout.split() == [str(-signal.SIGTERM)]
     assert (tmp_path / "out").read_text() == "content"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_no_draft_and_ends_the_process(tmp_path, number):
+def test_signal_discards_drafts_and_ends_the_process(tmp_path, number):
     code = (
         "import os, pathlib, sys, threading, time\n"
         "from hlformer_jax import files\n"

@@ -1,7 +1,7 @@
 """The import rule: which module may import which, and which file owns a dependency.
 
-A module's place is its own name in `MAY_IMPORT`, or that of the folder it is in. Imports inside of
-functions count as well. A new module must be given its place here.
+A module's place is its name in `MAY_IMPORT`, or its folder's. Imports inside of functions count as
+well. Add a new module to `MAY_IMPORT`.
 """
 
 import ast
@@ -10,7 +10,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "hlformer_jax"
 
-# From the bottom up: what stands on the right has a line above, or is the module's own folder.
+# From the bottom up: a folder may import folders with a line above it, and itself.
 MAY_IMPORT = {
     "typing": set(),
     "errors": set(),
@@ -85,7 +85,7 @@ SEARCH_MAY_IMPORT = {
     "": {"index", "signals", "query"},  # the package itself
 }  # fmt: skip
 
-# The only module that may import it.
+# The only module that may import a dependency.
 OWNER = {
     "orbax": "training.checkpoints",
     "tensorflow_datasets": "data.prepared",
@@ -101,20 +101,20 @@ OPTIMISER = "ops.optim"
 NOWHERE = {"torch", "tensorflow"}
 NO_NAMES = {"utils", "common", "helpers", "misc"}
 MAX_LINES = 900
-"""A file this long holds more than one concept."""
+"""A longer file holds more than one concept."""
 
 
 def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
-    """The package's modules by dotted name within it; a folder's `__init__` has the folder's."""
-    found = {}
+    """Return the package's modules by dotted name; a folder's `__init__` has the folder's name."""
+    paths = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 def imports(path: pathlib.Path) -> set[str]:
-    """Dotted names that a file imports; `from a import b` is a.b."""
+    """Return the dotted names that a file imports; `from a import b` is a.b."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -126,61 +126,64 @@ def imports(path: pathlib.Path) -> set[str]:
 
 
 def violations(package: pathlib.Path) -> list[str]:
-    found = []
+    messages = []
     users: dict[str, list[str]] = {}
     names = modules(package)
     places = {name.split(".")[0] for name in names}
     for name, path in names.items():
         place = name.split(".")[0]
         if place not in MAY_IMPORT:
-            found.append(
+            messages.append(
                 f"{name}: has no place in MAY_IMPORT of tests/test_imports.py; give it one"
             )
             continue
         if name.split(".")[-1] in NO_NAMES:
-            found.append(f"{name}: name it by its concept")
+            messages.append(f"{name}: name it by its concept")
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_LINES:
-            found.append(f"{name}: has {lines} lines, more than {MAX_LINES}: two concepts?")
+            messages.append(f"{name}: has {lines} lines, more than {MAX_LINES}: two concepts?")
         for imported in sorted(imports(path)):
             first, _, rest = imported.partition(".")
             target = rest.split(".")[0]
             if first == "":
-                found.append(f"{name}: import {imported} by its full name")
+                messages.append(f"{name}: import {imported} by its full name")
             elif imported.startswith(f"{package.name}.search."):
-                below = imported.split(".")[2]
-                here = (name.split(".") + [""])[1] if place == "search" else None
-                allowed = SEARCH_MAY_IMPORT.get(here, set()) | {here}
-                if here is not None and below in SEARCH_MAY_IMPORT and below not in allowed:
-                    found.append(f"{name}: must not import {rest}")
+                imported_folder = imported.split(".")[2]
+                folder = (name.split(".") + [""])[1] if place == "search" else None
+                allowed = SEARCH_MAY_IMPORT.get(folder, set()) | {folder}
+                if (
+                    folder is not None
+                    and imported_folder in SEARCH_MAY_IMPORT
+                    and imported_folder not in allowed
+                ):
+                    messages.append(f"{name}: must not import {rest}")
                 elif "search" not in MAY_IMPORT[place] | {place}:
-                    found.append(f"{name}: must not import {rest}")
+                    messages.append(f"{name}: must not import {rest}")
             elif first == package.name and target in places - {""}:
                 if target not in MAY_IMPORT[place] | {place}:
-                    found.append(f"{name}: must not import {rest}")
+                    messages.append(f"{name}: must not import {rest}")
             elif OWNER.get(first, name) != name:
-                found.append(f"{name}: only {OWNER[first]} may import {first}")
+                messages.append(f"{name}: only {OWNER[first]} may import {first}")
             elif first in NOWHERE or (
                 place == "ops" and first in NOT_IN_OPS and (name, first) != (OPTIMISER, "optax")
             ):
-                found.append(f"{name}: must not import {first}")
+                messages.append(f"{name}: must not import {first}")
             elif first in AT_MOST_ONE_MODULE and name not in users.setdefault(first, []):
                 users[first].append(name)
     for dependency, importers in users.items():
         if len(importers) > 1:
-            found.append(f"{', '.join(importers)}: only one module may import {dependency}")
-    return found
+            messages.append(f"{', '.join(importers)}: only one module may import {dependency}")
+    return messages
 
 
-def test_the_package_follows_the_import_rule():
-    found = violations(PACKAGE)
-    assert not found, "\n".join(found)
+def test_package_follows_the_import_rule():
+    messages = violations(PACKAGE)
+    assert not messages, "\n".join(messages)
 
 
-PUBLIC = {"_asdict", "_fields", "_make", "_replace", "_attend"}
-"""Names of NamedTuples, which are public, and of hyperbolix."""
+PUBLIC = {"_asdict", "_fields", "_make", "_replace"}
+"""Public names with a leading underscore: methods and attributes of NamedTuples."""
 
-
-OF_PEERS = {"_attend"}
+PRIVATE_PEER_NAMES = {"_attend"}
 """Private names of peers: hyperbolix has no public function of attention alone."""
 
 
@@ -194,7 +197,7 @@ def private_names(path: pathlib.Path) -> set[str]:
             if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
                 names.add(node.attr)
     private = {name for name in names if name.startswith("_") and not name.startswith("__")}
-    return private - PUBLIC - OF_PEERS
+    return private - PUBLIC - PRIVATE_PEER_NAMES
 
 
 def test_benchmarks_use_only_public_names():
@@ -203,13 +206,13 @@ def test_benchmarks_use_only_public_names():
     assert {path.name: names for path in benchmarks if (names := private_names(path))} == {}
 
 
-def test_the_package_does_not_import_benchmarks():
+def test_package_does_not_import_benchmarks():
     for name, path in modules(PACKAGE).items():
         assert not any(x.split(".")[0] == "benchmarks" for x in imports(path)), name
 
 
-def test_the_rule_itself_has_no_cycle():
+def test_import_rule_has_no_cycle():
     order = list(MAY_IMPORT)
-    for place, below in MAY_IMPORT.items():
-        assert below <= set(order), f"{place} may import what has no place"
-        assert all(order.index(other) <= order.index(place) for other in below), place
+    for place, allowed in MAY_IMPORT.items():
+        assert allowed <= set(order), f"{place} may import what has no place"
+        assert all(order.index(imported) <= order.index(place) for imported in allowed), place

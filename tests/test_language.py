@@ -98,7 +98,7 @@ def test_wording_of_a_folder_is_plain(folder):
     assert not exceeded, f"{folder}: {exceeded}; allowed: {LIMITS}"
 
 
-def test_wording_of_a_bad_file_is_measured(tmp_path):
+def test_measure_counts_bad_wording(tmp_path):
     path = tmp_path / "bad.py"
     path.write_text('"""What is said of those."""\none = lambda: 1\n')
     measured = measure([path])
@@ -106,7 +106,7 @@ def test_wording_of_a_bad_file_is_measured(tmp_path):
 
 
 def messages(tree: ast.AST) -> list[str]:
-    """The texts of the errors that a module raises, without the values in them."""
+    """Return the texts of the errors that a module raises, without the values in them."""
     return [
         "".join(
             part.value

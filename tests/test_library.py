@@ -1,4 +1,4 @@
-"""The package as a library: a namespace is loaded at its first use, and what it needs alone."""
+"""The package as a library: a namespace loads at its first use, with no more than it needs."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ print(*sorted(new - set(sys.stdlib_module_names)))
 PACKAGES = ("losses", "nn", "ops", "retrieval")
 
 
-def test_every_namespace_is_there_and_no_other():
+def test_package_has_exactly_its_namespaces():
     assert set(hl.__all__) <= set(dir(hl))
     assert [getattr(hl, name).__name__.rpartition(".")[2] for name in hl.__all__] == hl.__all__
     with pytest.raises(AttributeError):
@@ -33,7 +33,7 @@ def test_every_namespace_is_there_and_no_other():
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_package_has_exactly_its_public_names(name):
+def test_namespace_has_exactly_its_public_names(name):
     package = getattr(hl, name)
     assert len(set(package.__all__)) == len(package.__all__) and package.__doc__
     assert all(getattr(package, public) is not None for public in package.__all__)
@@ -42,8 +42,8 @@ def test_package_has_exactly_its_public_names(name):
         package.nowhere  # noqa: B018
 
 
-def test_functions_load_no_data_no_checkpoints_and_no_pictures():
-    """Of every namespace all that it names, but for what ranks a split of a data set."""
+def test_functions_load_no_unneeded_dependencies():
+    """Use every public name, except for the modules that rank a split of a data set."""
     of_data = {"corpus", "evaluation", "hierarchy", "moments", "scoring", "segments"}
     names = [
         f"{name}.{public}"
@@ -61,7 +61,7 @@ def test_functions_load_no_data_no_checkpoints_and_no_pictures():
     assert set(loaded.stdout.split()) <= {"hlformer_jax"}
 
 
-def test_the_package_and_the_changelog_name_one_version():
+def test_package_and_changelog_name_the_same_version():
     root = Path(__file__).parent.parent
     changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     latest = re.search(r"^## \[(\S+)\] - (unreleased|\d{4}-\d\d-\d\d)$", changes, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Any number of devices: the same losses, gradients, ranks and searches; what programs cost."""
+"""Equal losses, gradients, ranks and searches on any number of devices; costs of programs."""
 
 import json
 import sys
@@ -43,11 +43,13 @@ split = Split(SimulatedVideos(13, 31, config.data), config.data)
 first = models.build(config)
 optimiser = optim.build(config.optim, first.module, 10)
 project = functools.partial(models.project, first)
-probe = lambda x: x @ np.cos(np.arange(x.size))  # tells its elements apart
-wide = lambda x: x.astype(np.float64) if x.dtype == np.float32 else x
+def probe(x):  # depends on the order of the elements
+    return x @ np.cos(np.arange(x.size))
+def widen(x):
+    return x.astype(np.float64) if x.dtype == np.float32 else x
 initial = step.init_state(models.init_params(first, config), optimiser)
-initial = jax.device_get(jax.tree.map(wide, initial))
-found = []
+initial = jax.device_get(jax.tree.map(widen, initial))
+results = []
 for number, parts, dropout in json.loads(sys.argv[1]):
     mesh = devices.mesh(jax.devices()[:number])
     feed = VideoFeed(split, Schedule(13, 6, 0).groups(1, 2), mesh, 6, resident=number != 4)
@@ -67,9 +69,9 @@ for number, parts, dropout in json.loads(sys.argv[1]):
     result = evaluator.rank(stored, queries, split)
     searched = corpus.search(stored, queries.vectors, 5)
     vectors = jax.tree.leaves(stored.stored)[0]
-    found.append({
+    results.append({
         "scalars": scalars,
-        # Of every parameter, and of the mean gradients that the optimiser keeps of it.
+        # The norm and a projection of every parameter and of its moments in the optimiser.
         "state": [
             [float(f(np.asarray(x).ravel())) for f in (np.linalg.norm, probe)]
             for x in jax.tree.leaves((state.params, state.optimiser))
@@ -80,7 +82,7 @@ for number, parts, dropout in json.loads(sys.argv[1]):
         "videos_per_device": len(chunk.features.clips.addressable_shards[0].data),
         "part": [vectors.addressable_shards[0].data.nbytes, vectors.nbytes],
     })
-print("RESULT", json.dumps(found))
+print("RESULT", json.dumps(results))
 """
 
 GAZE = {"model.glance": False}
@@ -91,18 +93,18 @@ TAUGHT = {**NO_LIFT, "model.name": "dl_dkd", "loss.distillation": 0.1, "data.tea
 
 
 class Case(NamedTuple):
-    """A run: on so many devices, of a batch in so many parts, with that rate of dropout."""
+    """A run: the number of devices, the parts of a batch that it encodes, the rate of dropout."""
 
     devices: int
     parts: int = 1
     dropout: float = 0.0
 
 
-FEW = (Case(1, dropout=0.1), Case(4, parts=2, dropout=0.1))
-MORE = (*FEW, Case(1), Case(8))
+DROPOUT_CASES = (Case(1, dropout=0.1), Case(4, parts=2, dropout=0.1))
+ALL_CASES = (*DROPOUT_CASES, Case(1), Case(8))
 
 
-def _result(program, *arguments, timeout=300):
+def _run(program, *arguments, timeout=300):
     command = [sys.executable, "-c", program, *arguments]
     done = processes.finish(command, env=processes.environment(devices=8), timeout=timeout)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -110,64 +112,67 @@ def _result(program, *arguments, timeout=300):
     return json.loads(line.removeprefix("RESULT "))
 
 
-def _found(cases, options):
-    return dict(zip(cases, _result(PROGRAM, json.dumps(cases), json.dumps(options)), strict=True))
+def _results(cases, options):
+    runs = _run(PROGRAM, json.dumps(cases), json.dumps(options))
+    return dict(zip(cases, runs, strict=True))
 
 
 @pytest.fixture(scope="module")
-def found():
-    return _found(MORE, EUCLIDEAN)
+def results():
+    return _results(ALL_CASES, EUCLIDEAN)
 
 
-def _several(found):
-    """Of every case of several devices, what one device and the several found."""
+def _pairs(results):
+    """Return the results of one device and of several devices, for each case of several."""
     return [
-        (found[Case(1, dropout=case.dropout)], found[case]) for case in found if case.devices > 1
+        (results[Case(1, dropout=case.dropout)], run)
+        for case, run in results.items()
+        if case.devices > 1
     ]
 
 
-def _assert_same_training(one, several):
-    for chunk, other in zip(one["scalars"], several["scalars"], strict=True):
+def _assert_same_training(reference, run):
+    for chunk, run_chunk in zip(reference["scalars"], run["scalars"], strict=True):
         for name, values in chunk.items():
             # Sums are taken in another order: rounding of float64, through three steps.
-            np.testing.assert_allclose(other[name], values, rtol=1e-9, err_msg=name)
-    norms = np.asarray(one["state"])[:, :1]
-    assert np.all(np.abs(np.subtract(several["state"], one["state"])) <= 1e-9 * norms + 1e-15)
+            np.testing.assert_allclose(run_chunk[name], values, rtol=1e-9, err_msg=name)
+    norms = np.asarray(reference["state"])[:, :1]
+    assert np.all(np.abs(np.subtract(run["state"], reference["state"])) <= 1e-9 * norms + 1e-15)
 
 
-def _assert_same_search(one, several):
-    assert several["metrics"] == one["metrics"]
-    np.testing.assert_allclose(several["scores"], one["scores"], atol=1e-6)  # a float32 corpus
-    assert several["videos"] == one["videos"]
+def _assert_same_search(reference, run):
+    assert run["metrics"] == reference["metrics"]
+    np.testing.assert_allclose(run["scores"], reference["scores"], atol=1e-6)  # a float32 corpus
+    assert run["videos"] == reference["videos"]
 
 
 @pytest.mark.slow  # a process that compiles a step for each case
-def test_losses_gradients_and_parameters_do_not_depend_on_the_devices(found):
-    for one, several in _several(found):
-        _assert_same_training(one, several)
+def test_training_does_not_depend_on_the_devices(results):
+    for reference, run in _pairs(results):
+        _assert_same_training(reference, run)
 
 
 @pytest.mark.slow
-def test_ranks_and_searches_do_not_depend_on_the_devices(found):
-    for one, several in _several(found):
-        _assert_same_search(one, several)
+def test_search_does_not_depend_on_the_devices(results):
+    for reference, run in _pairs(results):
+        _assert_same_search(reference, run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [GAZE, GUIDED, TAUGHT], ids=["hlformer", "ms_sl", "dl_dkd"])
-def test_no_lorentz_block_no_guided_frame_and_no_teacher_depends_on_the_devices(options):
-    one, several = _found(FEW, options).values()
-    _assert_same_training(one, several)
-    _assert_same_search(one, several)
+def test_every_model_is_independent_of_the_devices(options):
+    reference, run = _results(DROPOUT_CASES, options).values()
+    _assert_same_training(reference, run)
+    _assert_same_search(reference, run)
 
 
 @pytest.mark.slow
-def test_each_device_holds_a_part_of_the_corpus_and_of_the_features(found):
-    # Of 13 resident videos, and with 4 devices of a streamed chunk of 12.
+def test_corpus_and_features_are_split_over_the_devices(results):
+    # 13 resident videos; with 4 devices a streamed chunk of 12.
     videos = {1: 13, 4: 3, 8: 2}
-    for case, run in found.items():
-        part, whole = run["part"]
-        assert part * case.devices == whole
+    for case, run in results.items():
+        part, total = run["part"]
+        assert part * case.devices == total
         assert run["videos_per_device"] == videos[case.devices]
 
 
@@ -188,7 +193,7 @@ config.data.update(max_frames=64, max_clips=1)
 config.model.update(hidden_size=6, hyperbolic_dim=4, text_encoder="mean", lift="radius")
 config.train.update(batch_size=7)
 config.optim.warmup = 0.0
-found = []
+results = []
 for number in (1, 8):
     mesh = devices.mesh(jax.devices()[:number])
     family = training.build(config, mesh)
@@ -202,18 +207,18 @@ for number in (1, 8):
         state, records = steps(state, chunk)
         losses += np.asarray(records["loss"])[: chunk.num_steps].tolist()
     norms = [float(np.linalg.norm(x)) for x in jax.tree.leaves(jax.device_get(state.params))]
-    found.append({"losses": losses, "norms": norms, "metrics": family.test(state.params).metrics})
-print("RESULT", json.dumps(found))
+    results.append({"losses": losses, "norms": norms, "metrics": family.test(state.params).metrics})
+print("RESULT", json.dumps(results))
 """
 
 
 @pytest.mark.slow
-def test_losses_parameters_and_ranks_do_not_depend_on_the_devices(tmp_path):
-    one, several = _result(HOVER_PROGRAM, str(tmp_path), timeout=900)
+def test_hover_does_not_depend_on_the_devices(tmp_path):
+    reference, run = _run(HOVER_PROGRAM, str(tmp_path), timeout=900)
     # Parameters and losses are float32: sums in another order, through four steps.
-    np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-4)
-    np.testing.assert_allclose(several["norms"], one["norms"], rtol=1e-4)
-    assert several["metrics"] == pytest.approx(one["metrics"], rel=1e-3, abs=1e-3)
+    np.testing.assert_allclose(run["losses"], reference["losses"], rtol=1e-4)
+    np.testing.assert_allclose(run["norms"], reference["norms"], rtol=1e-4)
+    assert run["metrics"] == pytest.approx(reference["metrics"], rel=1e-3, abs=1e-3)
 
 
 NAMES = ("jax_default_matmul_precision", "jax_compilation_cache_dir")
@@ -221,7 +226,7 @@ NAMES = ("jax_default_matmul_precision", "jax_compilation_cache_dir")
 
 @pytest.fixture
 def settings(monkeypatch, tmp_path):
-    """JAX's settings as they are before a program; put back after the test."""
+    """Resets JAX's settings as before a program, and restores them after the test."""
     before = {name: getattr(jax.config, name) for name in NAMES}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in NAMES:
@@ -231,7 +236,7 @@ def settings(monkeypatch, tmp_path):
         jax.config.update(name, value)
 
 
-def test_float32_products_are_as_precise_as_can_be_and_programs_are_kept(settings, tmp_path):
+def test_configure_sets_precision_and_compilation_cache(settings, tmp_path):
     config = default()
     config.dtype = "bfloat16"
     compiler.configure(config)
@@ -245,13 +250,13 @@ def test_float32_products_are_as_precise_as_can_be_and_programs_are_kept(setting
     assert settings()["jax_default_matmul_precision"] == "tensorfloat32"
 
 
-def test_a_folder_of_programs_that_was_named_is_kept(settings, tmp_path):
+def test_configure_keeps_a_compilation_cache_that_is_set(settings, tmp_path):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
     compiler.configure(default())
     assert settings()["jax_compilation_cache_dir"] == str(tmp_path / "mine")
 
 
-def test_the_next_run_of_a_process_finds_the_precision_as_it_was(settings):
+def test_configured_restores_the_precision(settings):
     with pytest.raises(KeyError):
         with compiler.configured(default()):
             assert settings()["jax_default_matmul_precision"] == "highest"
@@ -259,8 +264,8 @@ def test_the_next_run_of_a_process_finds_the_precision_as_it_was(settings):
     assert settings()["jax_default_matmul_precision"] is None
 
 
-def test_fast_compilation_alone_skips_optimisations(settings, monkeypatch):
-    updates = {}  # JAX does not tell this one
+def test_only_fast_compilation_skips_optimisations(settings, monkeypatch):
+    updates = {}  # jax.config has no value for this setting
     with monkeypatch.context() as patch:
         patch.setattr(jax.config, "update", updates.__setitem__)
         compiler.configure(default())
@@ -269,13 +274,13 @@ def test_fast_compilation_alone_skips_optimisations(settings, monkeypatch):
     assert updates["jax_disable_most_optimizations"] is True
 
 
-def test_fast_compilation_alone_sets_compiler_options():
+def test_only_fast_compilation_sets_compiler_options():
     assert compiler.compiler_options(default()) is None
     options = compiler.compiler_options(debug(default()))
     jax.jit(lambda x: x + 1, compiler_options=options)(1)  # this compiler knows them
 
 
-def test_the_plan_of_memory_counts_arguments_and_results():
+def test_memory_plan_counts_arguments_and_results():
     x = jnp.ones((64, 64))
     plan = compiler.memory_plan(jax.jit(lambda x: (x @ x, x[0])).lower(x).compile())
     assert plan["arguments"] == x.nbytes
@@ -283,21 +288,27 @@ def test_the_plan_of_memory_counts_arguments_and_results():
     assert plan["peak"] == plan["arguments"] + plan["results"] + plan["temporary"]
 
 
-def test_a_product_is_counted_by_its_multiplications_and_additions():
+def test_product_counts_multiplications_and_additions():
     x, y = jax.ShapeDtypeStruct((5, 7), np.float32), jax.ShapeDtypeStruct((7, 11), np.float32)
     assert compiler.count_flops(jnp.matmul, x, y) == 2 * 5 * 7 * 11
-    twice = lambda x, y: (x @ y, (2 * x) @ y)
-    assert compiler.count_flops(twice, x, y) == pytest.approx(2 * 2 * 5 * 7 * 11 + 5 * 7, abs=5 * 7)
+
+    def two_products(x, y):
+        return x @ y, (2 * x) @ y
+
+    flops = compiler.count_flops(two_products, x, y)
+    assert flops == pytest.approx(2 * 2 * 5 * 7 * 11 + 5 * 7, abs=5 * 7)
 
 
-def test_a_scan_is_counted_turn_by_turn():
+def test_scan_counts_every_iteration():
     x = jax.ShapeDtypeStruct((5, 5), np.float32)
-    turn = lambda carry, _: (carry @ carry, None)
-    many = lambda x: jax.lax.scan(turn, x, length=4)[0]
-    assert compiler.count_flops(many, x) == pytest.approx(4 * 2 * 5**3, rel=0.1)
+
+    def power(x):
+        return jax.lax.scan(lambda carry, _: (carry @ carry, None), x, length=4)[0]
+
+    assert compiler.count_flops(power, x) == pytest.approx(4 * 2 * 5**3, rel=0.1)
 
 
-def test_bytes_are_those_of_all_leaves_arrays_or_shapes():
+def test_nbytes_counts_arrays_and_shapes():
     tree = {"a": np.zeros((3, 5), np.float16), "b": [jax.ShapeDtypeStruct((7,), np.int32)]}
     assert devices.nbytes(tree) == 3 * 5 * 2 + 7 * 4
 

@@ -52,11 +52,11 @@ SWEEPS = {
 """The names behind the colon of the sweeps that have several; each has "-debug" too."""
 
 FOLDERS = ("own", "hover_own", "run")
-"""Files that read a folder, whose content decides."""
+"""Files that read a folder, whose content decides about their fields."""
 
 
 def resolved() -> dict[str, object]:
-    """Return what the golden file records."""
+    """Return the content of the golden file, resolved anew."""
     record: dict[str, object] = {
         f"default {family}": _plain(flat(default(family))) for family in FIELDS
     }
@@ -89,14 +89,14 @@ def _plain(fields):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_resolved_configurations_are_the_recorded_ones():
+def test_resolved_configurations_match_the_record():
     recorded, present = json.loads(GOLDEN.read_text()), resolved()
     assert sorted(present) == sorted(recorded)
     for name, fields in recorded.items():
         assert present[name] == fields, name
 
 
-def test_every_file_of_configurations_is_recorded():
+def test_every_configuration_file_is_recorded():
     stems = {path.stem for path in (ROOT / "configs").glob("*.py")}
     assert stems == {*NAMES, *FOLDERS}
     models = {

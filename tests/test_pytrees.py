@@ -1,4 +1,4 @@
-"""Registered dataclasses: what jit sees of them, and that it tells classes apart."""
+"""Registered dataclasses: the leaves and constants that jit sees, one structure per class."""
 
 import dataclasses
 import itertools
@@ -34,8 +34,8 @@ def test_structures_of_classes_with_equal_fields_differ(name):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_jit_runs_the_program_of_the_class():
-    # With equal structures one function in ten got a wrong program, in about half of the processes.
+def test_jit_distinguishes_classes_with_equal_fields():
+    # With equal structures, about half of the processes gave one function in ten a wrong program.
     spaces = ALIKE["spaces"]
     for _ in range(100):
         number = jax.jit(lambda space: jnp.asarray([type(s) for s in spaces].index(type(space))))
@@ -43,7 +43,7 @@ def test_jit_runs_the_program_of_the_class():
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "message"),
     [
         (flax.struct.field(pytree_node=False), "field 'unit' of Circle is a flax.struct.field"),
         (
@@ -52,9 +52,9 @@ def test_jit_runs_the_program_of_the_class():
         ),
     ],
 )
-def test_fields_that_would_be_misread_are_refused(field, said):
+def test_fields_that_would_be_misread_are_refused(field, message):
     circle = dataclasses.make_dataclass("Circle", ["radius", ("unit", str, field)])
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         register_dataclass(circle)
 
 

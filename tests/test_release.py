@@ -1,4 +1,4 @@
-"""What `launch/release.sh` tags and pushes, and the versions of tools that two files name."""
+"""Tags and pushes of `launch/release.sh`, and versions of tools that two files name."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def clone(tmp_path):
-    """A clone of a repository with the files of a release; its `git`, and its `release`."""
+    """Functions that call git and release.sh in a clone with the files of a release."""
     names = {
         f"GIT_{role}_{field}": value
         for role in ("AUTHOR", "COMMITTER")
@@ -45,7 +45,7 @@ def clone(tmp_path):
     )
 
 
-def test_a_release_is_dated_tagged_and_pushed_once(clone):
+def test_release_is_dated_tagged_and_pushed_once(clone):
     git, release = clone
     assert release().returncode == 0
     assert (
@@ -60,7 +60,7 @@ def test_a_release_is_dated_tagged_and_pushed_once(clone):
     assert again.returncode == 1 and "v1.2.3 is released" in again.stderr
 
 
-def test_a_release_of_uncommitted_changes_is_refused(clone):
+def test_release_of_uncommitted_changes_is_refused(clone):
     git, release = clone
     (processes.Path(git("rev-parse", "--show-toplevel").strip()) / "new").write_text("")
     refused = release()
@@ -73,7 +73,7 @@ def test_dry_run_does_not_push(clone):
     assert git("tag").strip() == "v1.2.3" and git("ls-remote", "--tags", "origin") == ""
 
 
-def test_the_hooks_have_the_version_of_ruff_that_is_pinned():
+def test_hooks_use_the_pinned_version_of_ruff():
     hooks = (processes.ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     pinned = (processes.ROOT / "launch" / "constraints.txt").read_text(encoding="utf-8").split()
     versions = re.findall(r"ruff==[\d.]+", hooks)

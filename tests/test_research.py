@@ -1,4 +1,4 @@
-"""The manual of one's own research: its code blocks run, and its recipes break no older run."""
+"""The manual docs/research.md: its code blocks run, and its recipes break no older run."""
 
 import json
 import os
@@ -16,37 +16,24 @@ MANUAL = ROOT / "docs" / "research.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def _run(blocks, monkeypatch, folder):
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("hlformer_jax.data.dataset.SOURCES", {})
-    names = {"__name__": "research"}
-    for block in blocks:
-        exec(compile(block, str(MANUAL), "exec"), names)
-
-
-@pytest.mark.slow  # it takes seconds
-@pytest.mark.usefixtures("standard_promotion")
-def test_code_blocks_that_train_no_run_of_the_package(tmp_path, monkeypatch, capsys):
-    trained = ("loop.train", "loaded_run.load")
-    _run([block for block in BLOCKS if not any(x in block for x in trained)], monkeypatch, tmp_path)
-    out = capsys.readouterr().out.splitlines()
-    summary = "mine (random): train 8 videos, 8 captions; val 8 videos, 8 captions; test"
-    assert out[0] == "True" and out[1].startswith(summary)
-    assert out[2] == "['0.0001', '0.0003', '0.001']"
-
-
 @pytest.mark.slow  # it compiles two programs
 @pytest.mark.usefixtures("standard_promotion")
 def test_all_code_blocks_of_the_manual(tmp_path, monkeypatch, capsys):
-    _run(BLOCKS, monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hlformer_jax.data.dataset.SOURCES", {})
+    names = {"__name__": "research"}
+    for block in BLOCKS:
+        exec(compile(block, str(MANUAL), "exec"), names)
     out = capsys.readouterr().out
+    assert "mine (random): train 8 videos, 8 captions; val 8 videos, 8 captions; test" in out
+    assert "\n['0.0001', '0.0003', '0.001']\n" in out
     assert "['best epoch (1)', 'chance'" in out and "'last epoch (1)'" in out
     assert "MRR" in out and out.count("\nTrue\n") == 2
     assert "['a.npz', 'b.npz', 'ensemble']" in out
 
 
-# What the recipes of docs/training.md insert, each before a text that stands once in its file:
-# a loss term, a fusion and a model.
+# Insertions of the recipes of docs/training.md (a loss term, a fusion and a model), each before a
+# text that occurs once in its file.
 RECIPES = {
     "config/fields.py": {
         '"distillation_temperature": Field': '"hubness": Field(0.0, WEIGHT), ',
@@ -85,7 +72,7 @@ RECIPES = {
 
 
 def _edited(tmp_path):
-    """A copy of the package with the recipes of the manuals applied."""
+    """Copy the package and apply the recipes of the manuals; return its folder."""
     package = shutil.copytree(ROOT / "hlformer_jax", tmp_path / "own" / "hlformer_jax")
     for name, insertions in RECIPES.items():
         text = (package / name).read_text(encoding="utf-8")
@@ -97,8 +84,8 @@ def _edited(tmp_path):
 
 
 @pytest.mark.slow  # trains in processes of their own
-def test_runs_resume_after_the_recipes_of_the_manuals(tmp_path):
-    own, run, file = _edited(tmp_path), tmp_path / "run", tmp_path / "tiny_config.py"
+def test_runs_resume_after_the_recipes(tmp_path):
+    edited, run, file = _edited(tmp_path), tmp_path / "run", tmp_path / "tiny_config.py"
     config = runs.retrieval(tmp_path / "prepared", **{"train.epochs": 2})
     file.write_text(
         "from hlformer_jax.config import default\n\n\ndef get_config():\n"
@@ -116,10 +103,10 @@ def test_runs_resume_after_the_recipes_of_the_manuals(tmp_path):
 
     train(ROOT, run)
     before = (run / "metrics.jsonl").read_bytes()
-    assert "resumed after step" in train(own, run)  # the package has a field more
+    assert "resumed after step" in train(edited, run)  # the edited package has one more field
     assert (run / "metrics.jsonl").read_bytes() == before
     assert json.loads((run / "config.json").read_text())["config"]["loss"]["hubness"] == 0.0
-    train(own, tmp_path / "hubness", "--config.loss.hubness=0.5")
+    train(edited, tmp_path / "hubness", "--config.loss.hubness=0.5")
     steps = [record for record in runs.records(tmp_path / "hubness") if "loss" in record]
     assert steps and all("loss/hubness" in record for record in steps)
-    train(own, tmp_path / "largest", "--config.model.fusion=largest", "--config.model.name=mine")
+    train(edited, tmp_path / "largest", "--config.model.fusion=largest", "--config.model.name=mine")

@@ -18,7 +18,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @pytest.fixture
 def screen(monkeypatch):
-    """Calls a function with a terminal as standard output and error; returns what that shows."""
+    """Calls a function with a terminal as standard output and error; returns its output."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -52,7 +52,7 @@ def advance(bar):
     bar.refresh()
 
 
-def test_a_bar_is_one_line_with_speed_and_time_left(screen):
+def test_bar_is_one_line_with_speed_and_time_left(screen):
     def work():
         with terminal.bar("video", 8) as bar:
             advance(bar)
@@ -65,7 +65,7 @@ def test_a_bar_is_one_line_with_speed_and_time_left(screen):
     assert "a.mp4 is damaged" in frames  # on a line of its own
 
 
-def test_quiet_hides_progress_and_no_warning(screen):
+def test_quiet_hides_progress_but_no_warning(screen):
     def work():
         for _ in terminal.track([1, 2], "clip"):
             terminal.report("reading")
@@ -77,7 +77,7 @@ def test_quiet_hides_progress_and_no_warning(screen):
     assert screen(work).splitlines() == ["a.mp4 is damaged", "result"]
 
 
-def test_a_pipe_has_lines_and_neither_bars_nor_colours(capsys):
+def test_pipe_gets_lines_without_bars_or_colours(capsys):
     with terminal.bar("video", 8) as bar:
         advance(bar)
         terminal.report("reading")
@@ -90,7 +90,7 @@ def test_a_pipe_has_lines_and_neither_bars_nor_colours(capsys):
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_colours_are_left_out_if_the_environment_says_so(screen, monkeypatch, variable):
+def test_environment_switches_colours_off(screen, monkeypatch, variable):
     def work():
         cli.fail("no video")
 
@@ -107,19 +107,19 @@ def test_a_table_fits_the_terminal(screen):
     assert " ".join(lines).count("12.345") == 8  # in two parts, nothing is cut short
 
 
-def test_time_left_is_the_mean_of_the_finished_parts():
+def test_time_left_follows_the_mean_of_finished_parts():
     seconds = iter([0.0, 600.0, 7200.0])
-    left = terminal.TimeLeft(lambda: next(seconds))
-    assert left.text(3) == ""
-    left.add()
-    assert left.text(3) == ", about 30 min left"
-    assert left.text(0) == ""
-    left.add()
-    assert left.text(1) == ", about 1 h 0 min left"
+    time_left = terminal.TimeLeft(lambda: next(seconds))
+    assert time_left.text(3) == ""
+    time_left.add()
+    assert time_left.text(3) == ", about 30 min left"
+    assert time_left.text(0) == ""
+    time_left.add()
+    assert time_left.text(1) == ", about 1 h 0 min left"
 
 
 @pytest.mark.parametrize(
-    ("line", "offered"),
+    ("line", "completion"),
     [
         ("hlformer-search tran", "transcribe"),
         ("hlformer-search query --calib", ""),
@@ -130,7 +130,7 @@ def test_time_left_is_the_mean_of_the_finished_parts():
         pytest.param("hlformer-figures --video=a --vid", "--video", marks=pytest.mark.slow),
     ],
 )
-def test_a_shell_completes_commands_and_options(line, offered, tmp_path):
+def test_shell_completes_commands_and_options(line, completion, tmp_path):
     pytest.importorskip("argcomplete", reason="extra search")
     answer = tmp_path / "answer"
     module = line.partition(" ")[0].replace("train", "main").replace("hlformer-", "hlformer_jax.")
@@ -139,4 +139,4 @@ def test_a_shell_completes_commands_and_options(line, offered, tmp_path):
         env=os.environ | {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)),
                           "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)},
     )  # fmt: skip
-    assert answer.read_text().strip() == offered
+    assert answer.read_text().strip() == completion

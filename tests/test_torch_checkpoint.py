@@ -1,4 +1,4 @@
-"""Converting PyTorch checkpoints of the released codes; reading them executes nothing.
+"""Conversion of PyTorch checkpoints of the released codes, without executing their pickles.
 
 Files are written as torch.save does, without PyTorch, the hostile ones instruction by instruction.
 """
@@ -59,7 +59,7 @@ def convert(tmp_path, capsys):
 
 
 def parse(line, monkeypatch):
-    """Return the checkpoint and the configuration that `hlformer_jax.main` reads of a line."""
+    """Return the checkpoint and the configuration that `hlformer_jax.main` reads from a line."""
     words = shlex.split(line)
     assert words[1:3] == ["-m", "hlformer_jax.main"]
     values = flags.FlagValues()
@@ -75,7 +75,7 @@ def parse(line, monkeypatch):
 # ml_collections loads a configuration file by a method that Python will drop.
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.filterwarnings(r"ignore:the load_module\(\) method:DeprecationWarning")
-# In 16 bit the features of both sides of a cosine are rounded, by 2^-12 of their size each.
+# In 16 bits, rounding changes the features of both sides of a cosine by 2^-12 of their size.
 @pytest.mark.parametrize(
     ("model", "dtype", "tolerance"),
     [
@@ -99,19 +99,21 @@ def test_printed_command_gives_the_recorded_scores(
     result = loaded_run.evaluate_checkpoint(config, out, scores_file, lines.append)
     assert FILES[model] in lines[0]
     with (
-        np.load(scores_file) as ours,
+        np.load(scores_file) as computed,
         np.load(RUN / "expected.npz") as recorded,
         np.load(RUN / "expected_family.npz") as family,
     ):
-        rows = [list(ours["queries"]).index(name) for name in recorded["queries"]]
-        columns = [list(ours["videos"]).index(name) for name in recorded["videos"]]
+        rows = [list(computed["queries"]).index(name) for name in recorded["queries"]]
+        columns = [list(computed["videos"]).index(name) for name in recorded["videos"]]
         scores, recalls = recorded["scores"], json.loads((RUN / "expected.json").read_text())["R"]
         if model != "hlformer":
             scores, recalls = family[f"{model}/scores"], family[f"{model}/R"]
-        assert len(set(rows)) == len(ours["scores"]) == len(scores)
-        np.testing.assert_allclose(ours["scores"][rows][:, columns], scores, rtol=0, atol=tolerance)
+        assert len(set(rows)) == len(computed["scores"]) == len(scores)
+        np.testing.assert_allclose(
+            computed["scores"][rows][:, columns], scores, rtol=0, atol=tolerance
+        )
     if dtype == "float32":
-        # Ranks are equal; how Python adds their shares up has changed with version 3.12.
+        # Ranks are equal, but Python sums their shares differently since version 3.12.
         exact = 1e-14 if model == "hlformer" else 1e-6
         shared = [name for name in result.metrics if name != "InCone"]  # the released code has none
         assert shared == ["R@1", "R@5", "R@10", "R@100", "SumR"]
@@ -200,7 +202,7 @@ def saved(monkeypatch):
     return saved
 
 
-def test_facts_are_those_of_the_file(saved, tmp_path):
+def test_info_describes_the_file(saved, tmp_path):
     info = conversion.convert(FILE, tmp_path / "out")
     assert info == {
         "source": "gmmformer.ckpt",
@@ -228,7 +230,7 @@ def test_facts_are_those_of_the_file(saved, tmp_path):
     assert saved[2] == info
 
 
-def test_options_give_weights_and_collection(content, saved, tmp_path):
+def test_options_determine_weights_and_collection(content, saved, tmp_path):
     content["config"] |= {"clip_scale_w": 0.5, "frame_scale_w": 0.5, "collection": "charades"}
     info = conversion.convert(FILE, tmp_path / "out")
     assert (info["model.clip_weight"], info["model.frame_weight"]) == (0.5, 0.5)
@@ -258,7 +260,7 @@ def test_configuration_follows_collection_or_feature_width(info, file):
         ("high", None),
     ],
 )
-def test_validation_metric_is_read_if_it_is_one(content, saved, tmp_path, metrics, sum_recall):
+def test_validation_metric_is_read_if_it_is_a_number(content, saved, tmp_path, metrics, sum_recall):
     content["model_val"] = metrics
     assert conversion.convert(FILE, tmp_path / "out").get("validation_SumR") == sum_recall
 
@@ -273,7 +275,7 @@ def test_impossible_option_is_refused(content, saved, tmp_path, value):
         conversion.convert(FILE, tmp_path / "out")
 
 
-def test_tensor_of_another_rank_never_gives_a_traceback(content, saved, tmp_path):
+def test_tensor_of_wrong_rank_is_refused_in_one_line(content, saved, tmp_path):
     state = dict(content["state_dict"])
     errors = []
     for name, value in list(state.items())[::6]:
@@ -459,7 +461,7 @@ class Pickler(pickle.Pickler):
 
 
 class FakeTorch:
-    """Saves as torch.save does: tensors reduce to a call, storages to persistent ids."""
+    """Imitates torch.save: tensors reduce to a call, storages to persistent ids."""
 
     def __init__(self, monkeypatch):
         self.storages = {}
@@ -503,29 +505,29 @@ class FakeTorch:
         return write_zip(path, file.getvalue(), self.storages, **options)
 
 
-# Instructions, written out.
+# Instructions of a pickle.
 def text(value):
     return b"X" + len(value.encode()).to_bytes(4, "little") + value.encode()
 
 
-def named(module, name):
+def global_name(module, name):
     return f"c{module}\n{name}\n".encode()
 
 
-def stack_named(module, name):
+def stack_global(module, name):
     return text(module) + text(name) + b"\x93"
 
 
-def inside(instructions):
-    """A checkpoint whose optimiser holds the value of these instructions."""
+def checkpoint_with(instructions):
+    """Return a checkpoint whose optimiser holds the value of these instructions."""
     return b"\x80\x02}" + text("optimizer") + b"}" + text("x") + instructions + b"ss."
 
 
-STORAGE = b"(" + text("storage") + named("torch", "FloatStorage") + text("0") + text("cpu")
+STORAGE = b"(" + text("storage") + global_name("torch", "FloatStorage") + text("0") + text("cpu")
 STORAGE += b"K\x01tQ"
-ORDERED_DICT = named("collections", "OrderedDict")
-SCHEDULE = named("Opts.optimization", "WarmupLinearSchedule")
-REBUILD = named("torch._utils", "_rebuild_tensor_v2")
+ORDERED_DICT = global_name("collections", "OrderedDict")
+SCHEDULE = global_name("Opts.optimization", "WarmupLinearSchedule")
+REBUILD = global_name("torch._utils", "_rebuild_tensor_v2")
 
 
 @pytest.fixture
@@ -555,7 +557,7 @@ def test_tensors_of_every_dtype_are_read(torch, path, order):
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_whole_checkpoint_is_read(torch, path, protocol):
+def test_checkpoint_with_optimiser_and_options_is_read(torch, path, protocol):
     schedule = torch.classes["WarmupLinearSchedule"]()
     schedule.warmup, schedule.t_total = 0.01, 100.0
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -590,7 +592,7 @@ def test_whole_checkpoint_is_read(torch, path, protocol):
     assert read[7] == "an integer key"
 
 
-# The package that NumPy before version 2 names, and that since.
+# The package's name before NumPy 2, and since.
 @pytest.mark.parametrize(
     ("package", "protocol"), [("core", 2), *(("_core", protocol) for protocol in (2, 3, 4, 5))]
 )
@@ -661,10 +663,10 @@ TOUCH = "touch {}"
 """Command that makes a file, whose absence shows that nothing was executed."""
 
 HOSTILE = {
-    "os.system": named("os", "system") + text(TOUCH) + b"\x85R",
-    "posix.system": stack_named("posix", "system") + text(TOUCH) + b"\x85R",
-    "builtins.eval": named("builtins", "eval") + text("open('{}', 'w')") + b"\x85R",
-    "collections.OrderedDict.__init__.__globals__": named(
+    "os.system": global_name("os", "system") + text(TOUCH) + b"\x85R",
+    "posix.system": stack_global("posix", "system") + text(TOUCH) + b"\x85R",
+    "builtins.eval": global_name("builtins", "eval") + text("open('{}', 'w')") + b"\x85R",
+    "collections.OrderedDict.__init__.__globals__": global_name(
         "collections", "OrderedDict.__init__.__globals__"
     ),
     "instruction INST": b"(" + text(TOUCH) + b"iposix\nsystem\n",
@@ -674,19 +676,19 @@ HOSTILE = {
     "attributes of a function": REBUILD + b"}" + text("__code__") + b"Nsb",
     "attributes of a class": SCHEDULE + b"}" + text("__setstate__") + b"Nsb",
     "persistent id": text("storage") + b"Q",
-    "dtype of objects": named("numpy", "dtype") + text("O8") + b"\x89\x88\x87R",
-    "scalar of a storage's dtype": named("numpy._core.multiarray", "scalar")
-    + named("torch", "FloatStorage")
+    "dtype of objects": global_name("numpy", "dtype") + text("O8") + b"\x89\x88\x87R",
+    "scalar of a storage's dtype": global_name("numpy._core.multiarray", "scalar")
+    + global_name("torch", "FloatStorage")
     + b"C\x04\x00\x00\x00\x00\x86R",
     "storage of a scalar's dtype": b"("
     + text("storage")
-    + named("numpy", "dtype")
+    + global_name("numpy", "dtype")
     + text("f4")
     + b"\x89\x88\x87R"
     + text("0")
     + text("cpu")
     + b"K\x01tQ",
-    "another codec": named("_codecs", "encode") + text("a") + text("zlib_codec") + b"\x86R",
+    "another codec": global_name("_codecs", "encode") + text("a") + text("zlib_codec") + b"\x86R",
     "items of a tensor": REBUILD
     + b"("
     + STORAGE
@@ -699,7 +701,7 @@ def hostile(case, sentinel):
     instructions = HOSTILE[case]
     for template in (TOUCH, "open('{}', 'w')"):
         instructions = instructions.replace(text(template), text(template.format(sentinel)))
-    return inside(instructions)
+    return checkpoint_with(instructions)
 
 
 @pytest.mark.parametrize("case", HOSTILE)
@@ -726,7 +728,7 @@ def test_hostile_pickles_execute_in_pythons_reader(tmp_path, case):
 
 
 def test_names_of_a_file_are_escaped_and_shortened(path):
-    write_zip(path, inside(stack_named("os\n\x1b[31m", "system" * 10_000)))
+    write_zip(path, checkpoint_with(stack_global("os\n\x1b[31m", "system" * 10_000)))
     with pytest.raises(UnsafeTorchFileError) as caught:
         reader.load(path)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
@@ -739,7 +741,7 @@ def tensor(offset=b"K\x00", size=b"K\x01", stride=b"K\x00\x85"):
 HUGE = tensor(size=b"\x8a\x05" + (2**34).to_bytes(5, "little"))
 """A tensor of 2^34 elements that are all the same four bytes of the file."""
 
-DTYPE = named("numpy", "dtype") + text("f4") + b"\x89\x88\x87R"
+DTYPE = global_name("numpy", "dtype") + text("f4") + b"\x89\x88\x87R"
 DOUBLED = b")" + b"q\x00h\x00\x86" * 64
 
 BOMBS = {
@@ -751,23 +753,27 @@ BOMBS = {
     "doubled tuple as a key": b"}" + DOUBLED + b"K\x01s",
     "doubled tuple as a byte order": DTYPE + b"(K\x03" + DOUBLED + b"tb",
     "tensor as a byte order": DTYPE + b"(K\x03" + HUGE + b"tb",
-    "tensor as a size": named("torch", "Size") + HUGE + b"\x85R",
-    "list as many sizes": b"](" + b"N" * 400_000 + b"eq\x01" + named("torch", "Size") + b"q\x02"
+    "tensor as a size": global_name("torch", "Size") + HUGE + b"\x85R",
+    "list as many sizes": b"]("
+    + b"N" * 400_000
+    + b"eq\x01"
+    + global_name("torch", "Size")
+    + b"q\x02"
     b"(" + b"h\x02h\x01\x85R" * 100 + b"t",
-    "tensor as arguments": named("torch._utils", "_rebuild_parameter") + HUGE + b"R",
+    "tensor as arguments": global_name("torch._utils", "_rebuild_parameter") + HUGE + b"R",
     "tensor as arguments of a class": SCHEDULE + HUGE + b"\x81",
     "tensor as strides": tensor(stride=HUGE),
     "tensor as a stride": tensor(stride=HUGE + b"\x85"),
     "tensor as an offset": tensor(offset=HUGE),
-    "tensor as a codec": named("_codecs", "encode") + text("a") + HUGE + b"\x86R",
+    "tensor as a codec": global_name("_codecs", "encode") + text("a") + HUGE + b"\x86R",
     "tensor as the tag of a storage": b"(" + HUGE + STORAGE[1:],
 }
-"""Values that would take gigabytes, hours or the stack if they were built naively."""
+"""Values that would take gigabytes or hours, or exhaust the stack, if they were built naively."""
 
 
 @pytest.mark.parametrize("case", BOMBS)
-def test_small_file_takes_little_memory(path, case):
-    write_zip(path, inside(BOMBS[case]), {"0": bytes(4)})
+def test_exploding_values_take_little_memory(path, case):
+    write_zip(path, checkpoint_with(BOMBS[case]), {"0": bytes(4)})
     tracemalloc.start()
     try:
         with contextlib.suppress(TorchFileError):
@@ -835,7 +841,7 @@ def test_zip_of_something_else_is_refused(path):
 # Damage.
 
 MAX_BYTES = 100e6
-"""Limit of the memory for any variant of the file, which has 58 kB."""
+"""Memory limit for any damaged variant of the file of 58 kB."""
 
 
 def damaged_file(random):

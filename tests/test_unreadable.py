@@ -1,4 +1,4 @@
-"""A file that cannot be read is not taken for one that is missing, damaged or somebody else's."""
+"""Files that cannot be read are not taken for missing, damaged or foreign ones."""
 
 import errno
 import os
@@ -17,14 +17,14 @@ EIO = os.strerror(errno.EIO)
 
 @pytest.fixture
 def unreadable(monkeypatch):
-    """Return a function that lets every opening of files of a name fail with an I/O error."""
+    """Return a function that makes files of a name unreadable: opening them is an I/O error."""
 
-    def begin(name):
+    def make_unreadable(name):
         def refusing(call):
-            def refused(path, *options, **more):
+            def refused(path, *options, **keywords):
                 if Path(path).name == name:
                     raise OSError(errno.EIO, EIO, os.fspath(path))
-                return call(path, *options, **more)
+                return call(path, *options, **keywords)
 
             return refused
 
@@ -33,11 +33,11 @@ def unreadable(monkeypatch):
         monkeypatch.setattr(Path, "read_text", refusing(Path.read_text))
         monkeypatch.setattr(os, "listdir", refusing(os.listdir))
 
-    return begin
+    return make_unreadable
 
 
 @pytest.mark.parametrize("name", ["index.json", "1.0.0"])
-def test_a_prepared_set_is_not_made_anew(tmp_path, unreadable, name):
+def test_unreadable_prepared_set_is_not_remade(tmp_path, unreadable, name):
     folder = tmp_path / "1.0.0"
     folder.mkdir()
     (folder / "prvr-train.array_record-00000-of-00001").write_bytes(b"rows")
@@ -51,7 +51,7 @@ def test_a_prepared_set_is_not_made_anew(tmp_path, unreadable, name):
         prepared._is_complete(folder)
 
 
-def test_features_are_not_called_other_things(tmp_path, unreadable):
+def test_unreadable_features_are_not_called_foreign(tmp_path, unreadable):
     (tmp_path / extracted.CONTENTS).write_text('{"format": 1}')
     extracted.check_place(tmp_path, overwrite=True)
     unreadable(extracted.CONTENTS)
@@ -59,7 +59,7 @@ def test_features_are_not_called_other_things(tmp_path, unreadable):
         extracted.check_place(tmp_path, overwrite=True)
 
 
-def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
+def test_unreadable_list_calls_no_own_file_foreign(tmp_path, unreadable):
     files.write_bytes(tmp_path / "table.txt", b"one", files.Replace.OWN)
     files.check_output(tmp_path / "table.txt", files.Replace.OWN)
     unreadable(files.WRITTEN)
@@ -67,7 +67,7 @@ def test_an_own_file_is_not_called_foreign(tmp_path, unreadable):
         files.check_output(tmp_path / "table.txt", files.Replace.OWN)
 
 
-def test_a_run_whose_checkpoints_cannot_be_listed_is_not_begun_anew(tmp_path, monkeypatch):
+def test_run_with_unlistable_checkpoints_does_not_start_over(tmp_path, monkeypatch):
     config = default()
     run_directory.claim_workdir(tmp_path, config, run_directory.UNKNOWN).close()
     (tmp_path / "checkpoints" / "newest" / "4").mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_a_run_whose_checkpoints_cannot_be_listed_is_not_begun_anew(tmp_path, mo
     assert (tmp_path / "config.json").read_bytes() == before
 
 
-def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
+def test_unlistable_packed_rows_are_reported(tmp_path, unreadable):
     packed = pytest.importorskip("hlformer_jax.search.index.packed")
     assert packed.find_damaged(tmp_path) == {}
     (tmp_path / "packed").mkdir()
@@ -93,7 +93,7 @@ def test_packed_rows_that_cannot_be_listed_are_damaged(tmp_path, unreadable):
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".db"])
-def test_packed_file_that_cannot_be_read_is_not_called_damaged(tmp_path, unreadable, suffix):
+def test_unreadable_packed_file_is_not_called_damaged(tmp_path, unreadable, suffix):
     packed = pytest.importorskip("hlformer_jax.search.index.packed")
     path = tmp_path / "packed" / f"said-{'0' * 32}{suffix}"
     path.parent.mkdir()
@@ -104,7 +104,7 @@ def test_packed_file_that_cannot_be_read_is_not_called_damaged(tmp_path, unreada
     assert f"cannot be read ({EIO})" in line and "damaged" not in line
 
 
-def test_embeddings_of_an_index_that_cannot_be_read_are_not_called_damaged(tmp_path):
+def test_unreadable_embeddings_are_not_called_damaged(tmp_path):
     archive = pytest.importorskip("archive")
     index = archive.indexed(tmp_path / "index", archive.folder(tmp_path / "films"))
     path = index.directory / "embeddings-1.i8"
@@ -116,7 +116,7 @@ def test_embeddings_of_an_index_that_cannot_be_read_are_not_called_damaged(tmp_p
     assert f"{path.name} cannot be read (" in index.verify()[path.name]
 
 
-def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
+def test_unreadable_demo_is_not_called_foreign(tmp_path, unreadable):
     demo = pytest.importorskip(
         "hlformer_jax.search.demo.making", reason="the extra search is missing"
     )
@@ -126,7 +126,7 @@ def test_a_demo_is_not_called_other_things(tmp_path, unreadable):
         demo._read_note(tmp_path)
 
 
-def test_a_machine_of_a_cluster_says_why_it_lacks_a_file(tmp_path, monkeypatch):
+def test_cluster_machine_says_why_it_lacks_a_file(tmp_path, monkeypatch):
     cluster = pytest.importorskip("hlformer_jax.search.ingest.cluster")
     (tmp_path / "a.mp4").write_bytes(b"video")
     assert cluster._difference(tmp_path / "a.mp4", 5) == ""

@@ -1,4 +1,4 @@
-"""The benchmark: its command line, its clock, its random data, and the programs that measure."""
+"""The benchmark: its command line, clock, random data and measuring programs."""
 
 import sys
 import types
@@ -9,7 +9,6 @@ import numpy as np
 import processes
 import pytest
 import runs
-from processes import calls
 
 from benchmarks import geometry, measure
 from benchmarks import step as measured
@@ -45,18 +44,15 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    arguments = [given for given, _ in CASES.values()]
-    results = calls("benchmarks", arguments, tmp_path_factory.mktemp("benchmark"))
-    return dict(zip(CASES, results, strict=True))
+def results(tmp_path_factory):
+    arguments = [arguments for arguments, _ in CASES.values()]
+    endings = processes.calls("benchmarks", arguments, tmp_path_factory.mktemp("benchmark"))
+    return dict(zip(CASES, endings, strict=True))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_wrong_command_is_one_clear_line(case, done):
-    status, stderr = done[case]
-    assert status == 1
-    assert "Traceback" not in stderr
-    assert CASES[case][1] in stderr.strip().splitlines()[-1]
+def test_wrong_command_prints_one_line(case, results):
+    processes.check_error(results[case], CASES[case][1])
 
 
 WITHOUT_EXTRAS = """
@@ -76,7 +72,7 @@ for name in benchmark.PROGRAMS:
 
 
 @pytest.mark.slow  # it takes seconds
-def test_programs_need_no_extra_or_say_which():
+def test_programs_need_no_extra_or_name_it():
     needed = {"av", "fastapi", "huggingface_hub", "PIL", "pywt", "safetensors", "tokenizers"}
     packages = [*needed, "uvicorn", "ray", "psycopg", "sklearn", "umap", "torch", "lancedb"]
     done = processes.finish([sys.executable, "-c", WITHOUT_EXTRAS.format(packages=packages)])
@@ -89,11 +85,11 @@ def test_programs_need_no_extra_or_say_which():
 
 
 @pytest.mark.slow
-def test_the_floor_is_the_slower_of_arithmetic_and_memory():
-    most = measure.ceilings()
-    assert most.flops > 1e8 and most.bytes > 1e8
-    assert measure.floor(most.flops, 1.0).seconds == pytest.approx(1)
-    assert measure.floor(1.0, 2 * most.bytes).seconds == pytest.approx(2)
+def test_floor_is_the_slower_of_arithmetic_and_memory():
+    peak = measure.ceilings()
+    assert peak.flops > 1e8 and peak.bytes > 1e8
+    assert measure.floor(peak.flops, 1.0).seconds == pytest.approx(1)
+    assert measure.floor(1.0, 2 * peak.bytes).seconds == pytest.approx(2)
 
 
 READ = """
@@ -106,8 +102,8 @@ print(measure.floor(0.0, rows.nbytes).seconds / read)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_floor_of_reading_is_no_longer_than_reading():
-    # With XLA's optimisations, which tests leave out.
+def test_floor_of_reading_is_a_lower_bound():
+    # With XLA's optimisations, which the tests switch off.
     environment = processes.environment() | {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
     done = processes.finish([sys.executable, "-c", READ], environment)
     assert done.returncode == 0, done.stderr
@@ -115,16 +111,16 @@ def test_the_floor_of_reading_is_no_longer_than_reading():
 
 
 def test_clock_skips_the_first_run_and_waits(monkeypatch):
-    now, took = [0.0], iter((64.0, 0.5, 0.125, 0.25, 0.625, 0.375))
+    clock, durations = [0.0], iter((64.0, 0.5, 0.125, 0.25, 0.625, 0.375))
 
     class Result:
         def block_until_ready(self):
-            now[0] += next(took)
+            clock[0] += next(durations)
             return self
 
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     assert measure.timed(Result, repeats=5) == measure.Timing(0.375, 0.125, 0.625, 5)
-    assert next(took, None) is None
+    assert next(durations, None) is None
 
 
 def _config():
@@ -133,7 +129,7 @@ def _config():
     return config
 
 
-def test_a_simulated_split_has_the_sizes_that_were_asked_for():
+def test_simulated_split_has_the_requested_sizes():
     split = measure.simulated_split(7, 30, _config())
     assert (len(split), len(split.caption_video)) == (7, 30)
     assert split[0].clips.shape == (4, 6)
@@ -151,7 +147,7 @@ def test_released_files_have_the_sizes_of_the_configuration(tmp_path):
 # A step, preparation and compiling
 
 
-def _wide():
+def _wide_config():
     config = default()
     config.data.update(visual_dim=512, text_dim=256, max_frames=32, max_clips=16, max_words=8)
     config.model.update(hidden_size=192, lorentz_dim=63, euclidean_blocks=2, lorentz_blocks=3)
@@ -160,7 +156,7 @@ def _wide():
 
 @pytest.mark.slow  # it compiles for seconds
 def test_step_operations_match_its_products():
-    config = _wide()
+    config = _wide_config()
     model, videos, captions = models.build(config), 6, 20
     batch = models.zero_batch(config, videos, captions)
     params = jax.eval_shape(lambda: models.init_params(model, config))
@@ -175,9 +171,12 @@ def test_step_operations_match_its_products():
     optimiser = optim.build(config.optim, model.module, 10)
     loss = prvr.build_objective(config, model)
     state = jax.eval_shape(lambda: init_state(models.init_params(model, config), optimiser))
-    take = lambda loss, state, batch: step.train_step(loss, optimiser)(state, batch)
-    counted = compiler.count_flops(take, loss, state, batch)
-    # Backwards every product becomes two, but for features, which have no gradient.
+
+    def train_step(loss, state, batch):
+        return step.train_step(loss, optimiser)(state, batch)
+
+    counted = compiler.count_flops(train_step, loss, state, batch)
+    # Backwards every product becomes two, except with features, which need no gradient.
     inputs = videos * (config.data.max_clips + config.data.max_frames) * config.data.visual_dim
     inputs += captions * config.data.max_words * config.data.text_dim
     expected = 3 * forwards - 2 * inputs * config.model.hidden_size
@@ -191,9 +190,11 @@ def test_encoding_in_parts_takes_less_memory():
         Training(runs.retrieval("", **wide, **parts, **{"train.batch_size": 64}), 64, 1)
         for parts in ({}, {"train.encode_parts": 4})
     )
-    plan, less = (compiler.memory_plan(x.compiled.program) for x in (plain, in_parts))
-    # The parameters, their gradients and what the optimiser keeps of them stay.
-    assert less["temporary"] < 0.75 * plan["temporary"]
+    plain_memory, memory_in_parts = (
+        compiler.memory_plan(x.compiled.program) for x in (plain, in_parts)
+    )
+    # The memory of parameters, gradients and the optimiser's moments does not shrink.
+    assert memory_in_parts["temporary"] < 0.75 * plain_memory["temporary"]
     assert in_parts.flops() == plain.flops() > 1e8
 
 
@@ -223,11 +224,11 @@ def test_debug_epoch_has_one_program_for_both_feeds():
 
 @pytest.mark.slow  # it compiles for seconds
 def test_compiling_is_timed_part_by_part():
-    keeps = jax.config.jax_enable_compilation_cache
+    is_enabled = jax.config.jax_enable_compilation_cache
     try:
         rows = list(measured.compilation(runs.retrieval(""), Options()))
     finally:
-        jax.config.update("jax_enable_compilation_cache", keeps)
+        jax.config.update("jax_enable_compilation_cache", is_enabled)
     assert [row.what for row in rows] == ["initial parameters", "training", "evaluation"]
 
 
@@ -235,17 +236,17 @@ def test_compiling_is_timed_part_by_part():
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Two functions, and this package again in the place of a peer."""
+def few_functions(monkeypatch):
+    """Measure two functions only, with this package in the place of a peer."""
     monkeypatch.setattr(geometry, "FUNCTIONS", ("distance", "pairwise_distance"))
     monkeypatch.setattr(geometry, "LAYERS", ())
     monkeypatch.setattr(geometry, "floor", lambda flops, moved: Floor(flops, moved, 1.0))
-    own = geometry.package_functions()
-    monkeypatch.setattr(geometry, "peers", lambda dtype, sizes: {"peer": own})
+    functions = geometry.package_functions()
+    monkeypatch.setattr(geometry, "peers", lambda dtype, sizes: {"peer": functions})
 
 
 @pytest.mark.slow  # it compiles every function in two precisions
-def test_geometry_rows_have_times_errors_and_peers(small):
+def test_geometry_rows_have_times_errors_and_peers(few_functions):
     rows = list(geometry.geometry(debug(default()), Options(repeats=3)))
     assert [row.what for row in rows] == [
         f"{model}.{name}, {shape}"
@@ -269,8 +270,8 @@ def test_geometry_rows_have_times_errors_and_peers(small):
 @pytest.mark.slow  # it compiles every function
 @pytest.mark.parametrize("model", geometry.MODELS)
 @pytest.mark.parametrize("name", geometry.FUNCTIONS)
-def test_sixty_digits_agree_with_the_functions(model, name):
-    libraries = {"ours": geometry.package_functions()}
+def test_reference_of_sixty_digits_agrees_with_functions(model, name):
+    libraries = {"package": geometry.package_functions()}
     [(_, facts)] = geometry.errors_of(model, name, "float32", libraries, (0.1, 1.0))
     assert facts["not finite"] == 0
     assert facts["error"] < 1e-5 and facts["gradient's error"] < 1e-4
@@ -278,14 +279,14 @@ def test_sixty_digits_agree_with_the_functions(model, name):
 
 @pytest.mark.slow  # it takes seconds
 def test_wrong_or_infinite_value_is_detected():
-    ours = geometry.package_functions()
+    package = geometry.package_functions()
     wrong = {
-        ("lorentz", "distance"): lambda x, y: ours.functions["lorentz", "distance"](x, y) * 1.01,
+        ("lorentz", "distance"): lambda x, y: package.functions["lorentz", "distance"](x, y) * 1.01,
     }
     infinite = {("lorentz", "distance"): lambda x, y: 0 * y[..., 1] / (x - y)[..., 1]}
     libraries = {
-        "wrong": ours._replace(functions=wrong),
-        "infinite": ours._replace(functions=infinite),
+        "wrong": package._replace(functions=wrong),
+        "infinite": package._replace(functions=infinite),
     }
     facts = dict(geometry.errors_of("lorentz", "distance", "float32", libraries))
     np.testing.assert_allclose(facts["wrong"]["error"], 0.01, rtol=1e-3)
@@ -302,12 +303,12 @@ def _checkout(folder, content=""):
 
 
 @pytest.fixture
-def untouched(monkeypatch):
-    """Leaves sys.path and the released modules' names as they were."""
+def restored_modules(monkeypatch):
+    """Restores sys.path and removes the released modules after the test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    known = set(sys.modules)
+    modules_before = set(sys.modules)
     yield
-    for name in set(sys.modules) - known:
+    for name in set(sys.modules) - modules_before:
         if name.split(".")[0] in {module.split(".")[0] for module in measured.MODULES}:
             del sys.modules[name]
 
@@ -316,10 +317,14 @@ def test_default_configuration_maps_to_released_settings():
     config = default()
     config.model.update(hidden_size=64, lorentz_dim=31, euclidean_blocks=2, lorentz_blocks=2)
     config.model.lorentz_widths = (0, 2)
-    found = measured.settings(config)
-    assert (found["hidden_size"], found["lorentz_dim"], found["attention_num"]) == (64, 31, 4)
-    assert found["loss_factor"] == [0.02, 0.04, 0.003, 0.001]
-    assert found["neg_factor"] == [0.2, 32.0, 1.0]
+    settings = measured.settings(config)
+    assert (settings["hidden_size"], settings["lorentz_dim"], settings["attention_num"]) == (
+        64,
+        31,
+        4,
+    )
+    assert settings["loss_factor"] == [0.02, 0.04, 0.003, 0.001]
+    assert settings["neg_factor"] == [0.2, 32.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -348,13 +353,13 @@ def test_incomplete_checkout_names_missing_files(tmp_path):
     assert "Losses/builder.py" not in str(error.value)
 
 
-def test_missing_torch_is_reported_with_its_package(tmp_path, monkeypatch, untouched):
+def test_missing_torch_is_reported_with_its_package(tmp_path, monkeypatch, restored_modules):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(PeerError, match="geoopt"):
         measured.Released(_checkout(tmp_path), default(), "cpu")
 
 
-def test_a_package_that_the_checkout_needs_is_named(tmp_path, monkeypatch, untouched):
+def test_missing_package_of_the_checkout_is_named(tmp_path, monkeypatch, restored_modules):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     with pytest.raises(PeerError, match="no_such_geometry"):
         measured.Released(_checkout(tmp_path, "import no_such_geometry"), default(), "cpu")
@@ -371,7 +376,7 @@ class Model:
 """
 
 
-def test_a_batch_of_training_is_converted_for_the_released_loader(tmp_path, monkeypatch, untouched):
+def test_batch_is_converted_for_the_released_loader(tmp_path, monkeypatch, restored_modules):
     torch = types.ModuleType("torch")
     torch.from_numpy, torch.Tensor = np.asarray, type("Tensor", (), {})
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -392,13 +397,13 @@ def test_a_batch_of_training_is_converted_for_the_released_loader(tmp_path, monk
         np.testing.assert_array_equal(
             frames, batch.videos.frames[row][batch.videos.frame_mask[row]]
         )
-        own = np.flatnonzero(batch.captions.mask & (batch.captions.video == row))
-        for caption, number in zip(captions, own, strict=True):
-            real = batch.captions.word_mask[number]
-            np.testing.assert_array_equal(caption, batch.captions.words[number][real])
+        caption_rows = np.flatnonzero(batch.captions.mask & (batch.captions.video == row))
+        for caption, caption_row in zip(captions, caption_rows, strict=True):
+            is_word = batch.captions.word_mask[caption_row]
+            np.testing.assert_array_equal(caption, batch.captions.words[caption_row][is_word])
 
 
-def test_a_second_checkout_in_one_process_is_refused(tmp_path, monkeypatch, untouched):
+def test_second_checkout_in_a_process_is_refused(tmp_path, monkeypatch, restored_modules):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     assert set(measured._load(_checkout(tmp_path / "first"))) == set(measured.MODULES)
     with pytest.raises(PeerError, match="first"):

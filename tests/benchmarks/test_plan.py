@@ -1,6 +1,7 @@
-"""Plans for a GPU: kernels of a recorded program counted by hand, what compiles, the step's budget.
+"""Plans for a GPU: kernels of a recorded program, counted by hand, and the budget of a step.
 
-`plan.hlo` is XLA's scheduled text for an H200 of the function below, shortened to what is read:
+`plan.hlo` is XLA's scheduled text for an H200 of the function below, without parts that are not
+read:
 
     def f(w, b, features, rows, count):  # [256, 384], [384, 128], [100000, 256], [7, 1024], []
         def body(i, w):
@@ -37,7 +38,7 @@ def kernels():
     return {kernel.name: kernel for kernel in plan.kernels(plan.Hlo(HLO), turns=5)}
 
 
-def test_a_loop_counts_as_often_as_it_turns(kernels):
+def test_kernel_in_a_loop_counts_every_iteration(kernels):
     assert kernels["loop_convert_fusion"].times == 5  # its count is an argument
     assert kernels["loop_dynamic_slice_fusion"].times == 8  # its count is in the program
     assert kernels["wrapped_slice"].times == 1
@@ -55,7 +56,7 @@ def test_kernel_moves_the_bytes_it_reads_and_writes(kernels):
     assert moved["loop_dynamic_update_slice_fusion"] == 2 * 4 * 512 * 128 + 4
 
 
-def test_operations_are_those_of_a_precision_or_a_unit(kernels):
+def test_operations_are_counted_by_precision_or_unit(kernels):
     product = 2 * 1024 * 256 * 384
     assert kernels["custom-call.2"].operations == {"bfloat16": product}
     assert kernels["cublas-lt-matmul.2"].operations == {"bfloat16": product}
@@ -71,37 +72,37 @@ def test_kernel_has_its_source_line(kernels):
     assert kernels["custom-call.2"].line.startswith("/record.py:")
 
 
-def test_a_kernel_takes_the_largest_of_its_times():
-    one = plan.Kernel("", "", "", 1, 4.8e9 * plan.MEMORY, {"bfloat16": 989e9 * plan.PRODUCTS})
-    assert one.parts(H200) == pytest.approx({"memory": 1e-3, "bfloat16": 1e-3})
-    assert one.seconds(H200) == pytest.approx(1e-3 + plan.LAUNCH)
-    assert one.seconds(plan.GPUS["h100"]) == pytest.approx(4.8e-3 / 3.352 + plan.LAUNCH)
+def test_kernel_takes_the_largest_of_its_times():
+    kernel = plan.Kernel("", "", "", 1, 4.8e9 * plan.MEMORY, {"bfloat16": 989e9 * plan.PRODUCTS})
+    assert kernel.parts(H200) == pytest.approx({"memory": 1e-3, "bfloat16": 1e-3})
+    assert kernel.seconds(H200) == pytest.approx(1e-3 + plan.LAUNCH)
+    assert kernel.seconds(plan.GPUS["h100"]) == pytest.approx(4.8e-3 / 3.352 + plan.LAUNCH)
 
 
 @pytest.fixture
-def found():
-    about = {"program": "step", "gpu": "h200", "dtype": "bfloat16"}
-    return about | plan.summary(HLO, H200, {"peak": 1e9}, turns=5)
+def step_plan():
+    labels = {"program": "step", "gpu": "h200", "dtype": "bfloat16"}
+    return labels | plan.summary(HLO, H200, {"peak": 1e9}, turns=5)
 
 
-def test_a_plan_adds_up_and_is_read_again(found, tmp_path):
-    assert found["seconds"] == pytest.approx(sum(found["lines"].values()))
-    assert found["seconds"] == pytest.approx(sum(found["bound"].values()))
-    dearest = [kernel["seconds"] for kernel in found["dearest"]]
-    assert dearest == sorted(dearest, reverse=True)
+def test_plan_adds_up_and_is_read_again(step_plan, tmp_path):
+    assert step_plan["seconds"] == pytest.approx(sum(step_plan["lines"].values()))
+    assert step_plan["seconds"] == pytest.approx(sum(step_plan["bound"].values()))
+    seconds = [kernel["seconds"] for kernel in step_plan["dearest"]]
+    assert seconds == sorted(seconds, reverse=True)
     written = tmp_path / "plan.json"
-    written.write_text(json.dumps(found))
-    assert plan.read(written) == found
+    written.write_text(json.dumps(step_plan))
+    assert plan.read(written) == step_plan
     written.write_text("{}")
     with pytest.raises(plan.ConfigError):
         plan.read(written)
 
 
-def test_a_plan_is_shown_compared_and_drawn(found, tmp_path, capsys):
-    plan.show(found)
-    plan.show(found, found | {"seconds": 2 * found["seconds"]})
+def test_plan_is_shown_compared_and_drawn(step_plan, tmp_path, capsys):
+    plan.show(step_plan)
+    plan.show(step_plan, step_plan | {"seconds": 2 * step_plan["seconds"]})
     assert "planned, not measured" in capsys.readouterr().out
-    plan.tree_map(found, tmp_path / "map", files.Replace.NOTHING)
+    plan.tree_map(step_plan, tmp_path / "map", files.Replace.NOTHING)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["map.csv", "map.png", "map.svg"]
 
 
@@ -117,25 +118,25 @@ def test_tiles_cover_the_area_in_proportion():
 
 
 def _plane(name, **lines):
-    """A plane of JAX's profiles: events of some nanoseconds by the name of their line."""
+    """Return a plane of a JAX profile: the names and nanoseconds of the kernels of each line."""
     events = {
-        line: [SimpleNamespace(name=kernel, duration_ns=ns) for kernel, ns in found]
-        for line, found in lines.items()
+        line: [SimpleNamespace(name=kernel, duration_ns=ns) for kernel, ns in kernels]
+        for line, kernels in lines.items()
     }
-    listed = [SimpleNamespace(name=line, events=found) for line, found in events.items()]
+    listed = [SimpleNamespace(name=line, events=kernels) for line, kernels in events.items()]
     return SimpleNamespace(name=name, lines=listed)
 
 
-def test_kernels_of_a_profile_are_those_of_the_streams_of_gpus():
+def test_profile_sums_kernels_of_gpu_streams():
     planes = [
         _plane("/device:GPU:0", Stream1=[("a", 5), ("b", 7)], Stream2=[("a", 6)], Steps=[("a", 9)]),
         _plane("/host:CPU", Stream1=[("a", 100)]),
     ]
-    found = measured.sums(planes)
-    assert found == {"a": (pytest.approx(11e-9), 2), "b": (pytest.approx(7e-9), 1)}
+    sums = measured.sums(planes)
+    assert sums == {"a": (pytest.approx(11e-9), 2), "b": (pytest.approx(7e-9), 1)}
 
 
-def test_a_measured_kernel_stands_beside_its_plan_and_line(kernels):
+def test_measured_kernel_has_its_plan_and_source_line(kernels):
     recorded = {
         "loop_select_fusion": measured.Recorded(1e-3, 10),
         "nvjet_128x64": measured.Recorded(5e-3, 20),  # of a library
@@ -149,11 +150,11 @@ def test_a_measured_kernel_stands_beside_its_plan_and_line(kernels):
     assert mask["line"].startswith("ops/dropout.py:")
 
 
-def test_measured_kernels_are_printed(found, kernels, capsys):
+def test_measured_kernels_are_printed(step_plan, kernels, capsys):
     recorded = {"loop_select_fusion": measured.Recorded(1e-3, 10)}
     rows = measured.beside_plan(recorded, kernels.values(), H200, units=5)
-    took = {"low": 0.01, "median": 0.02, "high": 0.03, "compile": 9.0}
-    result = found | {"measured": took, "kernels_measured": rows}
+    seconds = {"low": 0.01, "median": 0.02, "high": 0.03, "compile": 9.0}
+    result = step_plan | {"measured": seconds, "kernels_measured": rows}
     measured.show_measured([result], "a card")
     printed = capsys.readouterr().out
     assert "planned for h200, measured on a card" in printed
@@ -161,7 +162,7 @@ def test_measured_kernels_are_printed(found, kernels, capsys):
     assert "loop_select_fusion" in printed and "ops/dropout.py" in printed
 
 
-def test_programs_for_which_no_time_is_left_are_named(monkeypatch, capsys):
+def test_programs_without_time_left_are_named(monkeypatch, capsys):
     monkeypatch.setattr(measured, "MEASURING_SECONDS", -1)
     assert list(measured.measured(["step", "query"], "h100", default(), Options())) == []
     lines = capsys.readouterr().err.splitlines()
@@ -202,7 +203,7 @@ print(json.dumps(plan.plan(sys.argv[1], sys.argv[2], config, Options())))
 
 
 def _run(*program):
-    # With all of XLA's optimisations, which tests leave out.
+    # With all of XLA's optimisations, which the tests switch off.
     environment = processes.environment() | {"XLA_FLAGS": ""}
     environment.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
     done = processes.finish([sys.executable, *program], environment, timeout=1200)
@@ -219,20 +220,20 @@ def _plan(*arguments):
 @pytest.mark.parametrize("gpu", plan.GPUS)
 @pytest.mark.parametrize("name", ["query", "search"])
 def test_programs_of_a_search_are_planned_for_each_gpu(name, gpu):
-    found = _plan(name, gpu, "float32")
-    assert 0 < found["seconds"] < 0.02 and found["memory"]["peak"] < 4e9
+    planned = _plan(name, gpu, "float32")
+    assert 0 < planned["seconds"] < 0.02 and planned["memory"]["peak"] < 4e9
 
 
 @pytest.mark.slow  # it compiles for minutes
 @compiler
 @pytest.mark.parametrize("precision", ["bfloat16", "float32", "tf32"])
-def test_the_step_keeps_its_budget(precision):
-    found, budget = _plan("step", "h200", precision), json.loads(BUDGET.read_text())[precision]
-    planned = {"ms": 1e3 * found["seconds"], "launches": found["launches"]}
-    planned |= {"GB moved": found["bytes"] / 1e9}
-    planned |= {"GB of temporaries": found["memory"]["temporary"] / 1e9}
-    worse = {name for name, value in planned.items() if value > 1.05 * budget[name]}
-    assert not worse, f"planned {planned}, budget {budget}"
+def test_step_keeps_its_budget(precision):
+    step, budget = _plan("step", "h200", precision), json.loads(BUDGET.read_text())[precision]
+    quantities = {"ms": 1e3 * step["seconds"], "launches": step["launches"]}
+    quantities |= {"GB moved": step["bytes"] / 1e9}
+    quantities |= {"GB of temporaries": step["memory"]["temporary"] / 1e9}
+    worse = {name for name, value in quantities.items() if value > 1.05 * budget[name]}
+    assert not worse, f"planned {quantities}, budget {budget}"
 
 
 COMPILE_ALL = """
@@ -249,8 +250,8 @@ for number, dtype in ((1, "float32"), (8, "bfloat16")):
     mesh = plan.mesh(plan.GPUS["h100"], number)
     for name in plan.OF_EVERY_FAMILY:
         compiled, _ = plan.compiled(name, mesh, config, Options(videos=24))
-        found = re.search("all-reduce|all-gather|reduce-scatter|all-to-all", compiled.as_text())
-        devices.append(8 if found else 1)
+        collectives = "all-reduce|all-gather|reduce-scatter|all-to-all"
+        devices.append(8 if re.search(collectives, compiled.as_text()) else 1)
 print(*devices)
 """
 
@@ -263,7 +264,7 @@ def test_every_model_compiles_for_one_and_eight_gpus(model, tmp_path):
 
 
 @pytest.mark.slow  # it compiles every program
-def test_on_a_device_every_program_is_measured_beside_its_plan(tmp_path):
+def test_every_program_is_measured_beside_its_plan(tmp_path):
     config, path = (
         f"--config={processes.ROOT}/configs/gmmformer_v2.py:debug",
         tmp_path / "measured.json",
@@ -274,12 +275,14 @@ def test_on_a_device_every_program_is_measured_beside_its_plan(tmp_path):
     assert "planned for h200, measured on cpu" in done.stdout
     written = json.loads(path.read_text())
     assert written["platform"] == "cpu"
-    programs = [(one["program"], one["dtype"]) for one in written["programs"]]
-    of_step = ["bfloat16", "float32 (tf32)", "float32 (highest)"]
-    others = ["evaluate", "query", "queries", "search", "extract"]
-    assert programs == [("step", x) for x in of_step] + [(x, "bfloat16") for x in others]
-    for one in written["programs"]:
-        took = one["measured"]
-        assert one["kernels_measured"] == []  # of a GPU alone
-        assert 0 < took["low"] <= took["median"] <= took["high"] and took["compile"] > 0
-        assert one["seconds"] > 0 and one["kernels"] > 5 and one["memory"]["peak"] > 0
+    programs = [(program["program"], program["dtype"]) for program in written["programs"]]
+    step_dtypes = ["bfloat16", "float32 (tf32)", "float32 (highest)"]
+    programs_in_bfloat16 = ["evaluate", "query", "queries", "search", "extract"]
+    expected = [("step", dtype) for dtype in step_dtypes]
+    assert programs == expected + [(name, "bfloat16") for name in programs_in_bfloat16]
+    for program in written["programs"]:
+        seconds = program["measured"]
+        assert program["kernels_measured"] == []  # only on a GPU
+        assert 0 < seconds["low"] <= seconds["median"] <= seconds["high"]
+        assert seconds["compile"] > 0
+        assert program["seconds"] > 0 and program["kernels"] > 5 and program["memory"]["peak"] > 0

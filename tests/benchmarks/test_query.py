@@ -1,4 +1,4 @@
-"""Search as it is measured: its operations, the corpus of each model, and simulated archives."""
+"""Measurements of search: operations, the corpus of each model, and simulated archives."""
 
 import json
 
@@ -35,11 +35,11 @@ def test_compiled_search_operations_match_a_hand_count():
         pytest.param("hlformer", {"clips": 4, "frames": 8}, 1, marks=pytest.mark.slow),
         # It pools frames to one vector.
         pytest.param("gmmformer", {"clips": 4, "frames": 1}, 1, marks=pytest.mark.slow),
-        ("ms_sl", {"clips": 10, "guided": 10}, 1),  # proposals, with a vector each from the frames
-        ("dl_dkd", {"clips": 8, "frames": 8}, 2),  # both branches read frames, each asked apart
+        ("ms_sl", {"clips": 10, "guided": 10}, 1),  # each proposal has a vector from the frames too
+        ("dl_dkd", {"clips": 8, "frames": 8}, 2),  # both branches read frames, with a query each
     ],
 )
-def test_the_corpus_that_is_searched_is_that_of_the_model(name, positions, parts):
+def test_searched_corpus_has_the_shapes_of_the_model(name, positions, parts):
     config = of_model(name)
     config.data.update(visual_dim=6, text_dim=5, max_frames=8, max_clips=4, max_words=3)
     config.model.update(hidden_size=8, num_heads=2, lorentz_dim=7)
@@ -48,13 +48,13 @@ def test_the_corpus_that_is_searched_is_that_of_the_model(name, positions, parts
     assert shapes == {name: (1, 5, count, 8) for name, count in positions.items()}
     queries = query.random_queries(stored, 3)
     assert queries.shape == (3, 8 * parts)
-    found = jax.eval_shape(
+    results = jax.eval_shape(
         lambda stored, queries: corpus.search(stored, queries, 2), stored, queries
     )
-    assert found.scores.shape == (3, 2)
+    assert results.scores.shape == (3, 2)
 
 
-def test_a_random_corpus_holds_as_many_videos_as_were_asked_for(monkeypatch):
+def test_random_corpus_has_the_requested_number_of_videos(monkeypatch):
     monkeypatch.setattr(corpus, "BLOCK", 2)
     config = runs.retrieval("")
     stored = corpus.random(config, 5, "bfloat16")
@@ -64,7 +64,7 @@ def test_a_random_corpus_holds_as_many_videos_as_were_asked_for(monkeypatch):
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
+def test_benchmark_prints_a_table_and_writes_json(tmp_path):
     config = f"--config={processes.ROOT}/configs/anet.py:debug"
     sizes = "--videos=300", "--repeats=3"
     result = processes.run("benchmarks", "query", config, *sizes, f"--json={tmp_path}/query.json")
@@ -86,7 +86,7 @@ def test_a_benchmark_prints_a_table_and_writes_its_figures(tmp_path):
 
 
 class _Encoder:
-    """What of an encoder a library asks, with sentences that are numbers of queries, or others."""
+    """A stand-in of an encoder, whose text embeddings are rows of `queries` by number."""
 
     name = preprocessing = "simulated"
     fingerprint = "0" * 64
@@ -109,15 +109,15 @@ class _Encoder:
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_query_is_answered_by_its_scene(tmp_path):
+def test_query_finds_the_video_of_its_scene(tmp_path):
     archive = Archive(1.0, _Encoder.width)
-    every = np.stack([archive.vectors(video) for video in range(archive.videos)])
-    assert every.shape == (6, SECONDS, _Encoder.width)
-    np.testing.assert_allclose(np.linalg.norm(every, axis=2), 1, atol=1e-6)
-    cosines = every[0] @ every[0, 0]
+    embeddings = np.stack([archive.vectors(video) for video in range(archive.videos)])
+    assert embeddings.shape == (6, SECONDS, _Encoder.width)
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=2), 1, atol=1e-6)
+    cosines = embeddings[0] @ embeddings[0, 0]
     assert 0.3 < cosines[1:SCENE].mean() < 0.7  # of a scene
     assert abs(cosines[SCENE:].mean()) < 0.02
-    encoder = _Encoder(every[:, SCENE])
+    encoder = _Encoder(embeddings[:, SCENE])
     index = archive.write(tmp_path / "index", encoder, ())
     for name in RANKERS:
         library = Library(index.directory, ranker=name, encoder=encoder)
@@ -137,9 +137,9 @@ def test_search_is_measured_at_several_sizes(tmp_path):
     assert len([name for name in rows if "rows packed" in name]) == 3  # and two videos, twice
     assert {f"19 hours: query, {name}" for name in query.ASKED} < rows.keys()
     assert rows["19 hours: rows packed"]["facts"]["texts, GB"] > 114 * 120 * 40 / 1e9
-    asked = rows["19 hours: query, best_frame"]
-    assert asked["floor"]["bytes"] == 19 * 3600 * 96
-    assert asked["seconds"]["median"] > asked["floor"]["seconds"]
-    first = rows["first result of a fresh process"]["seconds"]["median"]
+    query_row = rows["19 hours: query, best_frame"]
+    assert query_row["floor"]["bytes"] == 19 * 3600 * 96
+    assert query_row["seconds"]["median"] > query_row["floor"]["seconds"]
+    first_result = rows["first result of a fresh process"]["seconds"]["median"]
     parts = ("start and imports", "opening", "encoder's first sentence", "query")
-    assert first == pytest.approx(sum(rows[name]["seconds"]["median"] for name in parts))
+    assert first_result == pytest.approx(sum(rows[name]["seconds"]["median"] for name in parts))

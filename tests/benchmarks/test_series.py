@@ -1,4 +1,4 @@
-"""All measurements: what runs in which order, and what becomes of those that fail or hang."""
+"""Series of measurements: their selection, order and time limits, failures and hangs."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from benchmarks.series import Measurement, measurements, run_all, select
 from hlformer_jax.config import ConfigError
 from hlformer_jax.files import OutputError, Replace
 
-HANGS = """
+HANGING_PROGRAM = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -35,15 +35,15 @@ def _is_alive(pid):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_each_measurement_is_reported_and_costs_no_other(tmp_path, monkeypatch):
+def test_failed_or_hanging_measurement_does_not_stop_the_rest(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.series.SECONDS_TO_END", 0.5)
-    chosen = {
-        "hangs": _python(HANGS, 3.0),
+    measurements = {
+        "hangs": _python(HANGING_PROGRAM, 3.0),
         "fails": _python("raise SystemExit(3)"),
         "missing": Measurement((str(tmp_path / "no-program"),), 60.0),
         "works": _python("print('seven')"),
     }
-    outcomes = list(run_all(tmp_path / "out", chosen, 100.0, Replace.NOTHING))
+    outcomes = list(run_all(tmp_path / "out", measurements, 100.0, Replace.NOTHING))
     states = [outcome.state for outcome in outcomes]
     assert states[:2] == ["stopped after 3 s", "failed with status 3"]
     assert states[2].startswith("failed: ") and "no-program" in states[2]
@@ -61,8 +61,8 @@ def test_each_measurement_is_reported_and_costs_no_other(tmp_path, monkeypatch):
 
 @pytest.mark.slow  # it takes seconds
 def test_no_measurement_starts_when_the_time_is_over(tmp_path):
-    chosen = {"first": _python("import time; time.sleep(60)"), "second": _python("")}
-    outcomes = list(run_all(tmp_path, chosen, 1.0, Replace.NOTHING))
+    measurements = {"first": _python("import time; time.sleep(60)"), "second": _python("")}
+    outcomes = list(run_all(tmp_path, measurements, 1.0, Replace.NOTHING))
     assert [outcome.state for outcome in outcomes] == ["stopped after 1 s", "not started"]
     assert not (tmp_path / "second.log").exists()
 
@@ -75,19 +75,19 @@ def test_results_are_not_replaced(tmp_path):
 
 
 def test_measurements_are_selected_by_name(tmp_path):
-    found = measurements(tmp_path, ["--repeats=2"], True, "checkout")
-    assert list(select(["epoch", "step"], found)) == ["epoch", "step"]
-    assert list(select([], found)) == list(found)
+    available = measurements(tmp_path, ["--repeats=2"], True, "checkout")
+    assert list(select(["epoch", "step"], available)) == ["epoch", "step"]
+    assert list(select([], available)) == list(available)
     with pytest.raises(ConfigError, match="--only=speed: give names of .*step, peer, numbers"):
-        select(["speed"], found)
-    # The flags of the command come first, so those of the measurement count.
-    command = found["peer"].command
+        select(["speed"], available)
+    # The flags of the command come first, so the measurement's flags take precedence.
+    command = available["peer"].command
     assert command.index("--repeats=2") < command.index("--peer=checkout")
     assert "peer" not in measurements(tmp_path, [], True, None)
 
 
-@pytest.mark.slow  # it starts three processes that import JAX, one of which compiles
-def test_command_measures_and_lists_what_was_not_done(tmp_path):
+@pytest.mark.slow  # it starts three processes that import JAX, and one compiles
+def test_command_reports_done_and_failed_measurements(tmp_path):
     config = f"{processes.ROOT}/configs/synthetic.py:debug"
     out = tmp_path / "out"
     done = processes.run(

@@ -28,7 +28,7 @@ def distance(actual, reference):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_openvino_gives_the_vectors_of_xla(kind, golden, monkeypatch):
+def test_openvino_agrees_with_xla(kind, golden, monkeypatch):
     encoder, lines = encoders.load(golden / kind), []
     encoder.set_image_precision("float32", lines.append)
     assert encoder.image_backend == "OpenVINO"
@@ -40,14 +40,14 @@ def test_openvino_gives_the_vectors_of_xla(kind, golden, monkeypatch):
     assert distance(actual, by_xla.encode_images(pixels(encoder))) < AGREEMENT
 
 
-OFTEN = ("gelu", "quick_gelu")
-"""Activations of the encoders that users have; the others go the same way, a program for each."""
+COMMON_ACTIVATIONS = ("gelu", "quick_gelu")
+"""Activations of common encoders; each of the others, in the slow tests, compiles a program."""
 
 
 @pytest.mark.parametrize(
     "activation",
     [
-        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow)
+        name if name in COMMON_ACTIVATIONS else pytest.param(name, marks=pytest.mark.slow)
         for name in config.ACTIVATIONS
     ],
 )
@@ -68,7 +68,7 @@ def refuse(function, argument, precision):
     raise RuntimeError("Check failed\nno operation X\n\nAt:\n  decoder.py(154): visit_subgraph\n")
 
 
-def test_xla_takes_over_what_openvino_cannot_compile(golden, monkeypatch):
+def test_xla_is_used_if_openvino_cannot_compile(golden, monkeypatch):
     monkeypatch.setattr(cpu, "is_installed", lambda: True)
     monkeypatch.setattr(cpu, "compile_program", refuse)
     encoder, lines = encoders.load(golden / "siglip"), []
@@ -87,9 +87,12 @@ def test_only_images_are_encoded_in_bfloat16(by_openvino, golden, sentences, mon
     encoder.set_image_precision("bfloat16")
     assert encoder.image_backend == ("OpenVINO" if by_openvino else "XLA")
     assert not encoder.lacks_openvino
-    difference = distance(*(each.encode_images(pixels(each)) for each in (encoder, reference)))
+    by_bfloat16, by_float32 = (x.encode_images(pixels(x)) for x in (encoder, reference))
+    difference = distance(by_bfloat16, by_float32)
     assert 1e-4 < difference < 2**-5
-    np.testing.assert_array_equal(*(each.encode_texts(sentences) for each in (encoder, reference)))
+    np.testing.assert_array_equal(
+        encoder.encode_texts(sentences), reference.encode_texts(sentences)
+    )
 
 
 def test_int8_is_near_float32(golden):
@@ -147,7 +150,7 @@ def test_odd_sizes_are_near_float32_in_int8():
         *(pytest.param(name, marks=pytest.mark.slow) for name in config.IMAGE_PRECISIONS[1:]),
     ],
 )
-def test_an_image_has_the_same_vector_alone_in_every_precision(precision, golden):
+def test_embedding_does_not_depend_on_the_batch(precision, golden):
     encoder = encoders.load(golden / "siglip")
     encoder.set_image_precision(precision)
     images = pixels(encoder, 17)
@@ -179,7 +182,7 @@ def test_processor_decides_the_preferred_precision(golden, monkeypatch):
     assert encoders.load(golden / "siglip", dtype="bfloat16").preferred_precision == "bfloat16"
 
 
-def test_bfloat16_instructions_are_those_of_the_processor():
+def test_bfloat16_instructions_match_the_processor():
     flags = Path("/proc/cpuinfo")
     if not flags.is_file():
         pytest.skip("this system has no /proc/cpuinfo")
@@ -217,7 +220,7 @@ signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_signal_is_handled_after_a_thread_has_freed_a_program():
+def test_signal_is_handled_after_a_thread_freed_a_program():
     result = processes.finish([sys.executable, "-c", FREED_IN_A_THREAD])
     assert (result.returncode, result.stdout) == (0, "handled\n"), result.stderr
 

@@ -1,4 +1,4 @@
-"""Encoders give what transformers gives, and are read from folders and an imitation of the hub."""
+"""Encoders agree with transformers, and load from folders and an imitation of the hub."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ID = "someone/tiny"
 
 AGREEMENT = 2e-6
-"""Largest difference of unit vectors in float32; it is 4e-7 where the compiler optimises."""
+"""Largest difference of unit vectors in float32; it is 4e-7 if the compiler optimises."""
 
 ROUNDED = 2**-5
 """Largest difference of unit vectors in bfloat16.
@@ -59,13 +59,13 @@ def test_token_features_agree_with_transformers(encoder, expected, sentences):
     _, real = encoder.tokenizer(sentences)
     for actual, reference, mask in zip(features, expected.tokens, real, strict=False):
         assert actual.shape == (mask.sum(), encoder.token_width)
-        # Hidden states are no unit vectors: relative to their norm.
+        # Hidden states are not unit vectors: compare relative to their norm.
         scale = np.linalg.norm(reference[mask], axis=-1, keepdims=True)
         assert distance(actual / scale, reference[mask] / scale) < AGREEMENT
 
 
 @pytest.mark.parametrize("kind", ["old_clip", "siglip"])
-def test_bfloat16_stays_near(kind, expected, loaded, sentences, pictures):
+def test_bfloat16_is_near_float32(kind, expected, loaded, sentences, pictures):
     encoder = loaded(kind, "bfloat16")
     images, texts = (
         encoder.encode_images(inputs(encoder, pictures)),
@@ -78,25 +78,25 @@ def test_bfloat16_stays_near(kind, expected, loaded, sentences, pictures):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_padding_of_a_batch_changes_nothing(loaded, sentences):
+def test_embedding_does_not_depend_on_the_batch(loaded, sentences):
     encoder = loaded("siglip")
     at_once = module.IMAGES_AT_ONCE["cpu"]
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (2 * at_once + 3, 36, 36, 3), np.uint8)
-    together = encoder.encode_images(pixels)
+    batched = encoder.encode_images(pixels)
     one_by_one = np.concatenate([encoder.encode_images(pixels[i : i + 1]) for i in (0, 17, 34)])
-    np.testing.assert_allclose(together[[0, 17, 34]], one_by_one, atol=5e-7)
-    many = [f"{text} {i}" for i in range(9) for text in sentences]
-    together = encoder.encode_texts(many)
-    assert len(together) == len(many) > module.TEXTS_AT_ONCE
+    np.testing.assert_allclose(batched[[0, 17, 34]], one_by_one, atol=5e-7)
+    texts = [f"{text} {i}" for i in range(9) for text in sentences]
+    batched, batched_tokens = encoder.encode_texts(texts), encoder.encode_tokens(texts)
+    assert len(batched) == len(texts) > module.TEXTS_AT_ONCE
     for i in (0, 31, 32, 44):
-        np.testing.assert_allclose(encoder.encode_texts([many[i]])[0], together[i], atol=5e-7)
-        single, batched = encoder.encode_tokens([many[i]])[0], encoder.encode_tokens(many)[i]
-        np.testing.assert_allclose(single, batched, atol=5e-6)
+        np.testing.assert_allclose(encoder.encode_texts([texts[i]])[0], batched[i], atol=5e-7)
+        single_tokens = encoder.encode_tokens([texts[i]])[0]
+        np.testing.assert_allclose(single_tokens, batched_tokens[i], atol=5e-6)
 
 
 def test_images_compile_once_and_sentences_twice(loaded, sentences):
-    encoder = loaded("new_clip", "bfloat16")  # of which no other test has a program
+    encoder = loaded("new_clip", "bfloat16")  # no other test compiles this kind in bfloat16
     before = module.encode_images._cache_size(), module._encode_texts._cache_size()
     for count in (1, 3, 16, 20):
         encoder.encode_images(np.zeros((count, 36, 36, 3), np.uint8))
@@ -113,7 +113,7 @@ def test_empty_input_gives_empty_output(loaded):
     assert encoder.encode_tokens([]) == []
 
 
-def test_facts_of_an_encoder(loaded):
+def test_properties_of_an_encoder(loaded):
     clip, siglip = loaded("old_clip"), loaded("siglip")
     assert (clip.name, clip.kind, siglip.kind) == ("old_clip", "clip", "siglip")
     assert loaded("siglip2").kind == "siglip2"
@@ -145,7 +145,7 @@ def test_wrong_inputs_are_refused(loaded):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_saved_encoder_is_read_back_the_same(loaded, tmp_path, pictures, sentences):
+def test_saved_encoder_is_read_back_the_same(loaded, tmp_path, pictures, sentences):
     for kind in ("siglip", "siglip2"):
         before = loaded(kind)
         encoders.save(before, tmp_path / kind)
@@ -159,7 +159,7 @@ def test_a_saved_encoder_is_read_back_the_same(loaded, tmp_path, pictures, sente
         assert not drafts
 
 
-def test_only_a_siglip_in_float32_is_saved(loaded, tmp_path):
+def test_only_siglip_in_float32_can_be_saved(loaded, tmp_path):
     for encoder in (loaded("old_clip"), loaded("siglip", "bfloat16")):
         with pytest.raises(EncoderError, match="saved"):
             encoders.save(encoder, tmp_path / "out")
@@ -179,7 +179,7 @@ def test_incomplete_folder_is_refused(loaded, tmp_path, monkeypatch):
         encoders.load(tmp_path)
 
 
-def test_the_fingerprint_covers_what_changes_a_result(copy, loaded):
+def test_fingerprint_covers_all_that_changes_a_result(copy, loaded):
     folder = copy("siglip")
     before = encoders.load(folder)
     assert before.fingerprint == loaded("siglip").fingerprint  # a copy elsewhere
@@ -212,7 +212,7 @@ def test_the_fingerprint_covers_what_changes_a_result(copy, loaded):
         ("new_clip", "model-00002-of-00003.safetensors"),
     ],
 )
-def test_a_missing_file_is_named(copy, kind, name):
+def test_missing_file_is_named(copy, kind, name):
     folder = copy(kind)
     (folder / name).unlink()
     with pytest.raises(EncoderError, match=name) as caught:
@@ -228,7 +228,7 @@ def test_configurations_that_disagree_are_refused(copy):
         encoders.load(folder)
 
 
-def test_image_settings_of_transformers_5_come_first(copy):
+def test_image_settings_of_transformers_5_take_precedence(copy):
     folder = copy("siglip")
     former = json.loads((folder / "preprocessor_config.json").read_text())
     path = folder / "processor_config.json"
@@ -241,12 +241,12 @@ def test_image_settings_of_transformers_5_come_first(copy):
         encoders.load(folder)
 
 
-def test_an_unknown_dtype_is_refused(golden):
+def test_unknown_dtype_is_refused(golden):
     with pytest.raises(EncoderError, match="'float16'"):
         encoders.load(golden / "siglip", dtype="float16")
 
 
-def test_an_encoder_needs_its_folder_no_longer(copy, sentences):
+def test_loaded_encoder_does_not_need_its_folder(copy, sentences):
     folder = copy("siglip")
     encoder = encoders.load(folder)
     for name in os.listdir(folder):
@@ -255,13 +255,13 @@ def test_an_encoder_needs_its_folder_no_longer(copy, sentences):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Answers what huggingface_hub asks of a model with one commit."""
+    """Imitates the Hugging Face Hub for a model with one commit."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
         files = self.server.files
-        self.server.asked.append(self.path)
+        self.server.requests.append(self.path)
         path = self.path.partition("?")[0]
         resolve = f"/{ID}/resolve/"
         if path.startswith(f"/api/models/{ID}"):
@@ -302,7 +302,7 @@ def server(monkeypatch, tmp_path, golden):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.files = {path.name: path.read_bytes() for path in (golden / "new_clip").iterdir()}
     server.files |= {"pytorch_model.bin": b"a pickle", "README.md": b"words"}
-    server.asked = []
+    server.requests = []
     poll = {"poll_interval": 0.01}  # seconds until a shutdown is noticed
     thread = threading.Thread(target=server.serve_forever, kwargs=poll, daemon=True)
     thread.start()
@@ -319,7 +319,7 @@ def server(monkeypatch, tmp_path, golden):
     server.server_close()
 
 
-def test_an_id_is_fetched_once_and_announced(server, tmp_path, loaded, sentences):
+def test_model_is_fetched_once_and_announced(server, tmp_path, loaded, sentences):
     lines = []
 
     def report(line):
@@ -338,10 +338,10 @@ def test_an_id_is_fetched_once_and_announced(server, tmp_path, loaded, sentences
     np.testing.assert_array_equal(encoder.encode_texts(sentences), local.encode_texts(sentences))
     assert encoder.fingerprint == local.fingerprint  # the cache's names of files are their SHA-256
 
-    server.asked.clear()
+    server.requests.clear()
     encoders.load(ID, report=report)
     encoders.load(ID, offline=True, report=report)
-    assert len(lines) == 1 and server.asked == []
+    assert len(lines) == 1 and server.requests == []
 
 
 def test_offline_names_the_missing_model(server, monkeypatch):
@@ -353,10 +353,10 @@ def test_offline_names_the_missing_model(server, monkeypatch):
     with pytest.raises(EncoderError, match="HF_HUB_OFFLINE") as caught:
         encoders.load(ID)
     assert ID in str(caught.value) and "\n" not in str(caught.value)
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_a_missing_network_is_named(server, monkeypatch):
+def test_missing_network_is_named(server, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing answers there
@@ -365,7 +365,7 @@ def test_a_missing_network_is_named(server, monkeypatch):
     assert ID in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_missing_model_or_revision_is_named(server):
+def test_missing_model_or_revision_is_named(server):
     for name, revision, part in [
         ("someone/else", None, "neither a folder here nor a model at http"),
         (ID, "nowhere", "no revision 'nowhere'"),
@@ -378,7 +378,7 @@ def test_a_missing_model_or_revision_is_named(server):
     ("left_out", "message"),
     [("safetensors", "pickles"), ("tokenizer.json", "save_pretrained")],
 )
-def test_a_model_without_a_needed_file_is_not_fetched(server, left_out, message):
+def test_model_without_a_needed_file_is_not_fetched(server, left_out, message):
     lines = []
     server.files = {n: c for n, c in server.files.items() if left_out not in n}
     with pytest.raises(EncoderError, match=message):
@@ -386,7 +386,7 @@ def test_a_model_without_a_needed_file_is_not_fetched(server, left_out, message)
     assert lines == []
 
 
-def test_an_interrupted_fetch_goes_on(server):
+def test_interrupted_fetch_continues(server):
     shard = server.files.pop("model-00003-of-00003.safetensors")
     with pytest.raises(EncoderError, match="model-00003-of-00003"):
         encoders.load(ID, report=lambda _: None)
@@ -397,13 +397,13 @@ def test_an_interrupted_fetch_goes_on(server):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "/no/where", ""])
-def test_name_that_is_no_encoder_is_refused(name, tmp_path, monkeypatch):
+def test_name_without_an_encoder_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EncoderError, match=r"no such folder|config\.json"):
         encoders.load(name)
 
 
-def test_a_file_is_no_folder(golden):
+def test_file_instead_of_a_folder_is_refused(golden):
     with pytest.raises(EncoderError, match="is a file"):
         encoders.load(golden / "siglip" / "model.safetensors")
 
@@ -417,7 +417,7 @@ def draw(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
 
 
-def test_products_of_a_small_dtype_are_summed_in_float32(rng):
+def test_bfloat16_products_are_summed_in_float32(rng):
     kernel = draw(rng, 500, 2).astype(ml_dtypes.bfloat16)
     x = draw(rng, 3, 500)
     product = transformer.linear({"kernel": kernel}, x)
@@ -437,12 +437,12 @@ ACTIVATIONS["gelu_pytorch_tanh"] = ACTIVATIONS["gelu_new"]
 
 
 @pytest.mark.parametrize("name", config.ACTIVATIONS)
-def test_activations_are_those_of_their_definitions(name):
+def test_activations_match_their_definitions(name):
     x = np.linspace(-4, 4, 33, dtype=np.float32)
     np.testing.assert_allclose(transformer.activation(name, x), ACTIVATIONS[name](x), atol=2e-6)
 
 
-def test_a_zero_vector_stays_zero_and_others_have_norm_1(rng):
+def test_unit_vectors_have_norm_1_and_zero_stays_zero(rng):
     x = draw(rng, 3, 5) * np.float32([[0], [1e-12], [1e12]])
     vectors = np.asarray(transformer.unit(x))
     assert not vectors[0].any()
@@ -457,7 +457,7 @@ def test_a_zero_vector_stays_zero_and_others_have_norm_1(rng):
         ("siglip", 7, (5, 5)),
     ],
 )
-def test_a_text_is_pooled_at_its_end_or_last_position(loaded, kind, eos, positions):
+def test_text_is_pooled_at_its_end_or_last_position(loaded, kind, eos, positions):
     encoder = loaded(kind)
     sizes = encoder.config
     sizes = dataclasses.replace(sizes, text=dataclasses.replace(sizes.text, eos=eos))

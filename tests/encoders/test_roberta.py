@@ -1,4 +1,4 @@
-"""A RoBERTa gives the features of tokens that transformers gives, from files of either naming."""
+"""RoBERTa's token features agree with transformers, for files of either naming."""
 
 import json
 
@@ -17,7 +17,7 @@ AGREEMENT = 1e-5
 """Largest difference of float32 states, relative to their norm; 7e-7 if XLA optimises."""
 
 ROUNDED = 2**-5
-"""Of bfloat16; see test_encoder."""
+"""Largest difference in bfloat16; see test_encoder.py."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_tokens_and_their_features_agree_with_transformers(roberta, expected, se
 
 
 @pytest.mark.slow  # it takes seconds
-def test_padding_changes_nothing(roberta, sentences):
+def test_padding_does_not_change_features(roberta, sentences):
     ids, real = roberta.tokenizer(sentences[:1])
     count = int(real.sum())
 
@@ -65,7 +65,7 @@ def test_padding_changes_nothing(roberta, sentences):
     np.testing.assert_allclose(batched[5], roberta.encode_tokens(sentences[:1])[0], atol=5e-6)
 
 
-def test_bfloat16_is_of_kernels_alone_and_stays_near(golden, expected, sentences):
+def test_bfloat16_is_used_for_kernels_and_is_near_float32(golden, expected, sentences):
     encoder = encoders.load_text(golden / "roberta", dtype="bfloat16")
     _, real = encoder.tokenizer(sentences)
     features = np.concatenate(encoder.encode_tokens(sentences))
@@ -79,7 +79,7 @@ def test_bfloat16_is_of_kernels_alone_and_stays_near(golden, expected, sentences
     assert small == {n for n in dtypes if n.endswith("['kernel']") or "tokens" in n}
 
 
-def test_names_without_a_prefix_and_with_a_pooler(copy, roberta, sentences):
+def test_names_may_lack_the_prefix_and_include_a_pooler(copy, roberta, sentences):
     folder = copy("roberta")
     path = folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
@@ -123,14 +123,14 @@ def test_defaults_and_sizes_of_files_of_the_hub():
         ({"type_vocab_size": 2}, "token_type_embeddings"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named(copy, changed, name):
+def test_misfitting_value_is_named(copy, changed, name):
     path = copy("roberta") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     with pytest.raises(EncoderError, match=f"^{path.parent}.*{name}"):
         encoders.load_text(path.parent)
 
 
-def test_an_image_text_encoder_has_tokens_too(golden, loaded, sentences):
+def test_image_text_encoder_has_token_features(golden, loaded, sentences):
     with pytest.raises(EncoderError, match="image-text"):
         encoders.load(golden / "roberta")
     both, alone = loaded("siglip"), encoders.load_text(golden / "siglip")

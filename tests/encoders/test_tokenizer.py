@@ -18,7 +18,7 @@ def test_ids_agree_with_transformers(encoder, expected, sentences):
     assert ids.dtype == np.int32 and real.dtype == bool and real.shape == ids.shape
 
 
-def test_a_long_sentence_is_cut_and_keeps_its_end(encoder, sentences):
+def test_long_sentence_is_cut_and_keeps_its_end_mark(encoder, sentences):
     ids, real = encoder.tokenizer(sentences)
     assert ids.shape[1] == encoder.max_tokens
     assert real[-1].all() and not real[1].all()
@@ -26,16 +26,16 @@ def test_a_long_sentence_is_cut_and_keeps_its_end(encoder, sentences):
     assert ids[-1, -1] == end
 
 
-def test_the_end_that_is_cut_off_is_returned(encoder):
+def test_rest_is_the_end_that_is_cut_off(encoder):
     text = " ".join(f"a dog runs {number}" for number in range(90))
     rest = encoder.rest(text)
     assert rest and text.endswith(rest)
-    [kept, whole], _ = encoder.tokenizer([text.removesuffix(rest), text])
-    np.testing.assert_array_equal(kept[:-2], whole[:-2])  # a word may be cut in two
+    [beginning, ids_of_all], _ = encoder.tokenizer([text.removesuffix(rest), text])
+    np.testing.assert_array_equal(beginning[:-2], ids_of_all[:-2])  # a word may be cut in two
     assert encoder.rest("dog") == encoder.rest("") == ""
 
 
-def test_the_empty_sentence_has_its_marks(loaded):
+def test_empty_sentence_has_its_marks(loaded):
     for kind, marks in [("old_clip", 2), ("new_clip", 2), ("siglip", 1), ("siglip2", 1)]:
         _, real = loaded(kind).tokenizer([""])
         assert real.sum() == marks
@@ -43,7 +43,7 @@ def test_the_empty_sentence_has_its_marks(loaded):
         np.testing.assert_allclose(np.linalg.norm(vector, axis=1), 1, atol=1e-6)
 
 
-def test_capitals_and_punctuation_as_each_was_trained(loaded):
+def test_capitals_and_punctuation_follow_the_training(loaded):
 
     def are_equal(kind, first, second):
         return np.array_equal(*loaded(kind).tokenizer([first, second])[0])
@@ -55,7 +55,7 @@ def test_capitals_and_punctuation_as_each_was_trained(loaded):
 
 
 def test_siglip2_keeps_the_letters_of_ten_scripts(loaded):
-    """Characters that its vocabulary lacks are bytes."""
+    """Encode as bytes the characters that the vocabulary lacks."""
     reader = loaded("siglip2").tokenizer
     for sentence in (
         "Ein Hund läuft", "ΕΝΑΣ ΣΚΥΛΟΣ", "Собака бежит", "كلب يجري", "כלב רץ", "कुत्ता", "หมาวิ่ง",
@@ -72,12 +72,12 @@ def test_siglip2_keeps_the_letters_of_ten_scripts(loaded):
         assert b"".join(pieces).decode() == sentence.lower() and end == "<eos>"
 
 
-def test_a_lone_surrogate_is_encoded(encoder):
+def test_lone_surrogate_is_encoded(encoder):
     assert encoder.encode_texts(["a \ud800 file"]).shape == (1, encoder.width)
 
 
-def test_the_named_token_pads(copy):
-    """SigLIP reads its padding, so that another one changes every embedding."""
+def test_named_token_pads(copy):
+    """Read the padding of the file: SigLIP attends to it, so it changes every embedding."""
     folder = copy("siglip")
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
@@ -90,7 +90,7 @@ def test_the_named_token_pads(copy):
     assert ids()[-1] == 2
     path.write_text(json.dumps(settings | {"pad_token": "<unk>", "padding_side": "left"}))
     assert ids()[0] == 2 and ids()[-1] == 1
-    # nothing named: config.json's default
+    # without a named token: the default of config.json
     path.write_text(json.dumps({"tokenizer_class": "SiglipTokenizer"}))
     assert ids()[-1] == 1
     # without the file, it is unknown how texts are normalised
@@ -99,7 +99,7 @@ def test_the_named_token_pads(copy):
         ids()
 
 
-def test_ends_are_marked_as_the_configuration_asks(copy):
+def test_configuration_decides_about_end_marks(copy):
     folder = copy("siglip2")
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
@@ -111,17 +111,17 @@ def test_ends_are_marked_as_the_configuration_asks(copy):
         encoders.load(folder)
 
 
-def test_a_tokenizer_without_its_file_says_what_to_do(copy):
+def test_missing_tokenizer_file_says_how_to_write_it(copy):
     folder = copy("siglip")
     (folder / "tokenizer.json").unlink()
-    (folder / "spiece.model").write_bytes(b"of which one can be written")
+    (folder / "spiece.model").write_bytes(b"a model of sentencepiece")
     with pytest.raises(EncoderError, match="save_pretrained") as caught:
         encoders.load(folder)
     assert "\n" not in str(caught.value) and f"{folder}: lacks tokenizer.json" in str(caught.value)
-    assert "SigLIP" in str(caught.value)  # of which transformers writes no tokenizer.json
+    assert "SigLIP" in str(caught.value)  # transformers writes no tokenizer.json for it
 
 
-def test_a_damaged_tokenizer_is_named(copy):
+def test_damaged_tokenizer_is_named(copy):
     for kind, name, part in [
         ("siglip", "tokenizer.json", "not a tokenizer"),
         ("siglip2", "tokenizer_config.json", "not JSON"),
@@ -135,7 +135,7 @@ def test_a_damaged_tokenizer_is_named(copy):
         assert "\n" not in str(caught.value) and name in str(caught.value)
 
 
-def test_a_tokenizer_of_another_model_is_refused(loaded):
+def test_tokenizer_of_another_model_is_refused(loaded):
     backend = tokenizers.Tokenizer.from_str(loaded("new_clip").tokenizer.backend.to_str())
     with pytest.raises(EncoderError, match="another model"):
         tokenizer.build(backend, b"", {}, loaded("siglip").config, "f")
@@ -159,13 +159,13 @@ def test_inputs_agree_with_transformers(encoder, expected, pictures):
     )
 
 
-def test_an_image_of_the_right_size_stays():
+def test_image_of_the_right_size_is_unchanged():
     image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     for content, family in ((CLIP, "clip"), (SIGLIP, "siglip")):
         np.testing.assert_array_equal(preprocessing(content, family).apply(image), image)
 
 
-def test_an_image_smaller_than_the_crop_is_framed_in_black():
+def test_image_smaller_than_the_crop_is_framed_in_black():
     clip = preprocessing({"size": 20, "crop_size": 23}, "clip")
     pixels = clip.apply(np.full((20, 20, 3), 9, np.uint8))
     # transformers puts the odd row above and the odd column to the left
@@ -174,8 +174,8 @@ def test_an_image_smaller_than_the_crop_is_framed_in_black():
 
 
 @pytest.mark.parametrize("shape", [(31, 500, 3), (500, 31, 3), (1, 300, 3)])
-def test_a_long_image_is_cropped_where_transformers_crops_it(shape):
-    """Its processor that works with Pillow: resized whole, sides rounded down, the middle taken."""
+def test_long_image_is_cropped_like_in_transformers(shape):
+    """Compare with its Pillow processor: resize, round the sides down, crop the middle."""
     image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     tall, wide = (int(32 * side / min(shape[:2])) for side in shape[:2])
     resized = np.asarray(Image.fromarray(image).resize((wide, tall), Image.Resampling.BICUBIC))
@@ -186,7 +186,7 @@ def test_a_long_image_is_cropped_where_transformers_crops_it(shape):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("shape", [(1, 50_000, 3), (50_000, 1, 3), (3, 200_000, 3)])
-def test_a_very_long_image_takes_little_memory(shape, monkeypatch):
+def test_very_long_image_takes_little_memory(shape, monkeypatch):
     sizes = []
     resize = Image.Image.resize
     monkeypatch.setattr(
@@ -198,7 +198,7 @@ def test_a_very_long_image_takes_little_memory(shape, monkeypatch):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_only_arrays_of_three_channels_of_uint8_are_images():
+def test_images_must_be_uint8_with_three_channels():
     siglip = preprocessing(SIGLIP, "siglip")
     for wrong in (
         np.zeros((4, 4), np.uint8),
@@ -210,7 +210,7 @@ def test_only_arrays_of_three_channels_of_uint8_are_images():
             siglip.apply(wrong)
 
 
-def test_preprocessing_in_words():
+def test_preprocessing_is_described_in_words():
     assert str(preprocessing({}, "clip")) == (
         "resize 224 crop 224 bicubic, mean 0.4815,0.4578,0.4082, std 0.2686,0.2613,0.2758 v1"
     )
@@ -220,7 +220,7 @@ def test_preprocessing_in_words():
 
 
 @pytest.mark.parametrize("off", [False, None])
-def test_without_rescaling_or_normalising(off):
+def test_rescaling_and_normalising_may_be_off(off):
     processor = preprocessing({"do_rescale": off, "do_normalize": off}, "siglip")
     assert (processor.factor, processor.mean, processor.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
     assert processor.scale == (1.0,) * 3 and processor.shift == (0.0,) * 3
@@ -233,7 +233,7 @@ def test_without_rescaling_or_normalising(off):
         {"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": 36},
     ],
 )
-def test_written_and_read_again(content):
+def test_image_settings_are_written_and_read_again(content):
     processor = preprocessing(content, "siglip")
     assert preprocessing(images.write(processor, "SiglipImageProcessor"), "siglip") == processor
 
@@ -258,6 +258,6 @@ def test_number_as_size_is_shortest_edge_for_every_family():
         ({"image_std": [0.5, 0.5, 0]}, "clip", "image_std"),
     ],
 )
-def test_an_invalid_setting_is_named(content, family, name):
+def test_invalid_setting_is_named(content, family, name):
     with pytest.raises(EncoderError, match=f"^f: .*{name}"):
         preprocessing(content, family)

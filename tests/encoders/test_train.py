@@ -1,3 +1,5 @@
+"""Training of a small SigLIP on drawings."""
+
 import jax
 import numpy as np
 import pytest
@@ -83,7 +85,7 @@ def test_probabilities_separate_matching_pairs(trained):
 
 
 @pytest.mark.slow
-def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
+def test_trained_encoder_is_saved_and_read_again(trained, tmp_path):
     encoder, _ = trained
     encoders.save(encoder, tmp_path / "tiny-siglip")
     read = encoders.load(tmp_path / "tiny-siglip")
@@ -101,7 +103,7 @@ def test_a_trained_encoder_is_saved_and_read_as_any_other(trained, tmp_path):
 
 @pytest.mark.slow
 def test_equal_seeds_give_equal_encoders():
-    images, sentences = drawings(400, 0)  # of sizes that have a program already
+    images, sentences = drawings(400, 0)  # sizes that are compiled already
     options = {"size": SIZE, "steps": 2, "batch": 32, "report": lambda line: None}
     first, second, third = (
         module.train(images, sentences, seed=seed, **options) for seed in (0, 0, 1)
@@ -109,7 +111,7 @@ def test_equal_seeds_give_equal_encoders():
     assert first.fingerprint == second.fingerprint != third.fingerprint
 
 
-def test_the_loss_is_that_of_siglip():
+def test_loss_matches_siglip():
     sizes = module._make_config(24, SIZE, 20)
     params = module.initial_params(sizes, np.random.default_rng(0))
     rng = np.random.default_rng(1)
@@ -131,7 +133,7 @@ def test_the_loss_is_that_of_siglip():
     assert float(value) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_step_compares_images_with_their_and_other_texts():
+def test_step_pairs_images_with_their_texts():
     rng = np.random.default_rng(0)
     sentence_of = rng.integers(0, 300, 50)
     ids = np.zeros((300, 4), np.int32)
@@ -144,7 +146,7 @@ def test_a_step_compares_images_with_their_and_other_texts():
         assert (is_pair.sum(1) == 1).all()
 
 
-def test_a_shortened_sentence_is_a_pair_of_longer_ones():
+def test_shortened_sentence_matches_longer_ones():
     longer = np.array([[5, 6, 7, 1, 0], [7, 6, 5, 1, 0], [5, 5, 6, 7, 1]])
     shorter = np.array([[5, 7, 1, 0, 0], [6, 1, 0, 0, 0], [5, 5, 1, 0, 0], [7, 6, 5, 1, 0]])
     expected = [[True, True, False, False], [False, True, False, True], [True, True, True, False]]
@@ -162,7 +164,7 @@ def test_dropping_words_keeps_at_least_one_word():
 
 
 @pytest.mark.slow
-def test_a_part_of_a_sentence_finds_it(trained):
+def test_part_of_a_sentence_finds_its_image(trained):
     encoder, _ = trained
     images, sentences = drawings(120, 5)
     vectors = encoder.encode_images(images)
@@ -191,7 +193,7 @@ def test_unusable_training_data_gives_one_line(shape, dtype, sentences, size, pa
     assert "\n" not in str(caught.value)
 
 
-def test_hidden_layers_are_expanded_as_the_size_asks():
+def test_expansion_sets_the_hidden_size():
     size = module.Size(width=32, layers=2, heads=2, expansion=4, patch=8, tokens=6, vocabulary=8)
     sizes = module.untrained(16, ["a red circle", "a blue one"], size=size).config
     assert sizes.vision.hidden == sizes.text.hidden == 128

@@ -15,7 +15,7 @@ from hlformer_jax.encoders.train import SIGLIP
 # Configurations
 
 
-def test_defaults_of_a_clip():
+def test_defaults_of_clip():
     read = families.read_config({"model_type": "clip"}, "f")
     assert read.width == 512
     assert read.text == config.Text(512, 2048, 12, 8, "quick_gelu", 1e-5, 49408, 77, 49407, 1)
@@ -23,7 +23,7 @@ def test_defaults_of_a_clip():
     assert read.vision.grid == 7
 
 
-def test_defaults_of_a_siglip():
+def test_defaults_of_siglip():
     read = families.read_config(
         {"model_type": "siglip", "text_config": {}, "vision_config": None}, "f"
     )
@@ -32,7 +32,7 @@ def test_defaults_of_a_siglip():
     assert read.vision == config.Vision(768, 3072, 12, 12, "gelu_pytorch_tanh", 1e-6, 224, 16)
 
 
-def test_the_second_section_of_an_old_file_overrides():
+def test_second_section_of_an_old_file_overrides():
     read = families.read_config(
         {
             "model_type": "clip",
@@ -46,7 +46,7 @@ def test_the_second_section_of_an_old_file_overrides():
     assert read.vision.layers == 4
 
 
-def test_patches_that_do_not_fill_the_image():
+def test_grid_drops_incomplete_patches():
     sizes = {"image_size": 384, "patch_size": 14, "hidden_size": 768}
     assert (
         families.read_config({"model_type": "siglip", "vision_config": sizes}, "f").vision.grid
@@ -55,7 +55,7 @@ def test_patches_that_do_not_fill_the_image():
 
 
 @pytest.mark.parametrize("kind", ["siglip", "siglip2"])
-def test_written_and_read_again(encoder):
+def test_configuration_is_written_and_read_again(encoder):
     assert families.read_config(SIGLIP.write_config(encoder.config), "f") == encoder.config
 
 
@@ -71,14 +71,14 @@ def test_written_and_read_again(encoder):
         ({"model_type": "siglip", "text_config": {"projection_size": 512}}, "512"),
     ],
 )
-def test_an_invalid_value_is_named(content, name):
+def test_invalid_value_is_named(content, name):
     with pytest.raises(EncoderError, match=name) as caught:
         families.read_config(content, "f/config.json")
     assert str(caught.value).startswith("f/config.json")
 
 
 @pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b'"a"'])
-def test_a_damaged_configuration_is_named(copy, content):
+def test_damaged_configuration_is_named(copy, content):
     for kind, name in (("siglip", "config.json"), ("siglip2", "preprocessor_config.json")):
         path = copy(kind) / name
         path.write_bytes(content)
@@ -89,14 +89,14 @@ def test_a_damaged_configuration_is_named(copy, content):
 # Weights
 
 
-def change(path, **changed):
-    """A copy of the tensors with some replaced, added, or (None) removed."""
-    tensors = safetensors.numpy.load_file(path) | changed
+def change(path, **replacements):
+    """Replace or add tensors of a file; None removes one."""
+    tensors = safetensors.numpy.load_file(path) | replacements
     tensors = {name: value for name, value in tensors.items() if value is not None}
     safetensors.numpy.save_file(tensors, path)
 
 
-def test_parameters_are_written_as_they_were_read(loaded, golden):
+def test_parameters_are_written_as_read(loaded, golden):
     encoder = loaded("siglip")
     content = weights.to_bytes(encoder.params, SIGLIP.leaves(encoder.config))
     expected = safetensors.numpy.load_file(golden / "siglip" / "model.safetensors")
@@ -107,7 +107,7 @@ def test_parameters_are_written_as_they_were_read(loaded, golden):
     assert weights.to_bytes(encoder.params, SIGLIP.leaves(encoder.config)) == content
 
 
-def test_bfloat16_holds_kernels_and_no_norms(loaded):
+def test_bfloat16_is_used_for_kernels_only(loaded):
     encoder = loaded("siglip", "bfloat16")
     for path, leaf in SIGLIP.leaves(encoder.config).items():
         value = encoder.params
@@ -118,7 +118,7 @@ def test_bfloat16_holds_kernels_and_no_norms(loaded):
         assert leaf.is_matrix == small
 
 
-def test_a_scale_may_be_a_vector_of_one_or_none(copy, loaded):
+def test_scale_may_be_a_scalar(copy, loaded):
     folder = copy("siglip")
     change(folder / "model.safetensors", logit_scale=np.array(1.7, np.float32))
     assert encoders.load(folder).scale == loaded("siglip").scale
@@ -133,14 +133,14 @@ def test_a_scale_may_be_a_vector_of_one_or_none(copy, loaded):
         ({"text_model.head.bias": np.zeros(24, np.int8)}, "text_model.head.bias is I8"),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_named(copy, changed, name):
+def test_misfitting_tensor_is_named(copy, changed, name):
     folder = copy("siglip")
     change(folder / "model.safetensors", **changed)
     with pytest.raises(EncoderError, match=f"^{folder}.*{name}"):
         encoders.load(folder)
 
 
-def test_a_truncated_file_is_named(copy):
+def test_truncated_file_is_named(copy):
     path = copy("siglip") / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(EncoderError, match=f"^{path}"):
@@ -148,7 +148,7 @@ def test_a_truncated_file_is_named(copy):
 
 
 @pytest.mark.parametrize("names", [{}, {"weight_map": {"a": "../../secret.safetensors"}}])
-def test_a_damaged_list_of_files_is_named(copy, names):
+def test_damaged_list_of_files_is_named(copy, names):
     path = copy("new_clip") / "model.safetensors.index.json"
     path.write_text(json.dumps(names))
     with pytest.raises(EncoderError, match=f"^{path}"):

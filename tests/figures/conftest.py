@@ -1,4 +1,4 @@
-"""Runs that figures are drawn of: small models with random parameters on synthetic corpora."""
+"""Runs for figures: small models with random parameters on synthetic corpora."""
 
 import json
 
@@ -31,22 +31,22 @@ def subject(directory):
 
 
 @pytest.fixture(scope="session")
-def plain(tmp_path_factory, directory):
+def gmmformer(tmp_path_factory, directory):
     """A run of GMMFormer on the same data: without weights and without a lift."""
     config = loaded_run.read_config(directory)
     config.model.update(name="gmmformer", fusion="mean", lorentz_blocks=0, lorentz_widths=())
-    path = tiny.save_run(tmp_path_factory.mktemp("plain") / "run", config, tiny.params(config))
+    path = tiny.save_run(tmp_path_factory.mktemp("gmmformer") / "run", config, tiny.params(config))
     return Subject("GMMFormer", loaded_run.load(path))
 
 
 @pytest.fixture(scope="session")
-def taught(tmp_path_factory, directory):
+def dl_dkd(tmp_path_factory, directory):
     """A run of DL-DKD on the same data: both its branches read frames, without windows."""
     config = loaded_run.read_config(directory)
     config.model.update(name="dl_dkd", fusion="mean", lorentz_blocks=0, lorentz_widths=())
     config.model.euclidean_widths = ()
     config.data.max_clips = 1  # as configs/dl_dkd.py has it
-    path = tiny.save_run(tmp_path_factory.mktemp("taught") / "run", config, tiny.params(config))
+    path = tiny.save_run(tmp_path_factory.mktemp("dl_dkd") / "run", config, tiny.params(config))
     return Subject("DL-DKD", loaded_run.load(path))
 
 

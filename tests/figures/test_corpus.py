@@ -1,4 +1,4 @@
-"""Which videos are shown, what is encoded of them, and the pictures of frames and queries."""
+"""Selection and encoding of videos for figures, and pictures of frames and queries."""
 
 import contextlib
 import itertools
@@ -20,85 +20,88 @@ from hlformer_jax.figures.corpus import NotApplicable
 from hlformer_jax.training import loaded_run
 
 
-def test_the_most_moments_that_do_not_overlap_are_found():
+def test_select_disjoint_keeps_as_many_moments_as_possible():
     rng = np.random.default_rng(0)
     for _ in range(20):
         ends = np.sort(rng.integers(0, 12, (6, 2)), axis=1)
         spans = [None, *(Span(float(a), float(b), 12.0) for a, b in ends)]
-        found = corpus.select_disjoint(spans)
-        real = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
-        free = lambda chosen, spans=spans: all(
-            spans[a].end <= spans[b].start or spans[b].end <= spans[a].start
-            for a, b in itertools.combinations(chosen, 2)
-        )
+
+        def are_disjoint(subset, spans=spans):
+            return all(
+                spans[a].end <= spans[b].start or spans[b].end <= spans[a].start
+                for a, b in itertools.combinations(subset, 2)
+            )
+
+        selected = corpus.select_disjoint(spans)
+        proper = [k for k, span in enumerate(spans) if span is not None and span.end > span.start]
         subsets = itertools.chain.from_iterable(
-            itertools.combinations(real, size) for size in range(len(real) + 1)
+            itertools.combinations(proper, size) for size in range(len(proper) + 1)
         )
-        assert free(found)
-        assert len(found) == max(len(chosen) for chosen in subsets if free(chosen))
+        assert are_disjoint(selected)
+        assert len(selected) == max(len(subset) for subset in subsets if are_disjoint(subset))
 
 
-def test_videos_are_those_of_most_such_moments():
-    one = [Span(0.0, 1.0, 9.0)]
-    spans = [[None], one, [*one, Span(2.0, 3.0, 9.0)], [*one, Span(0.5, 2.0, 9.0)]]
-    assert corpus.most_apart(spans, 3) == [2, 1, 3]
-    assert corpus.most_apart(spans, 9) == [2, 1, 3]
+def test_videos_with_most_disjoint_moments_come_first():
+    span = Span(0.0, 1.0, 9.0)
+    spans_by_video = [[None], [span], [span, Span(2.0, 3.0, 9.0)], [span, Span(0.5, 2.0, 9.0)]]
+    assert corpus.most_apart(spans_by_video, 3) == [2, 1, 3]
+    assert corpus.most_apart(spans_by_video, 9) == [2, 1, 3]
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_video_that_there_is_not_is_named(subject, options):
-    known = subject.split(options).video_ids
-    assert corpus.select_videos(subject, options._replace(videos=(known[3],)), 1) == [3]
-    wrong = options._replace(videos=(known[3] + "x",))
-    with pytest.raises(NotApplicable, match=f"{known[3]}x: .*'{known[3]}'"):
+def test_unknown_video_is_named(subject, options):
+    video_ids = subject.split(options).video_ids
+    assert corpus.select_videos(subject, options._replace(videos=(video_ids[3],)), 1) == [3]
+    wrong = options._replace(videos=(video_ids[3] + "x",))
+    with pytest.raises(NotApplicable, match=f"{video_ids[3]}x: .*'{video_ids[3]}'"):
         corpus.select_videos(subject, wrong, 1)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_runs_on_other_data_are_refused(subject, plain, trees, options, monkeypatch):
-    kept, said = corpus.on_one_split([subject, trees, plain], options)
-    assert kept == [subject, plain]
-    assert said == " Left out: HOVER embeds nodes of action trees, not videos and captions."
-    monkeypatch.setattr(plain.split(options), "video_ids", ("another",))
+def test_runs_on_other_data_are_refused(subject, gmmformer, trees, options, monkeypatch):
+    subjects, note = corpus.on_one_split([subject, trees, gmmformer], options)
+    assert subjects == [subject, gmmformer]
+    assert note == " Left out: HOVER embeds nodes of action trees, not videos and captions."
+    monkeypatch.setattr(gmmformer.split(options), "video_ids", ("another",))
     with pytest.raises(NotApplicable, match="data set"):
-        corpus.on_one_split([subject, plain], options)
+        corpus.on_one_split([subject, gmmformer], options)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_videos_and_captions_are_those_of_the_evaluation(subject, options):
+def test_encodings_agree_with_the_evaluation(subject, options):
     run, split = subject.run, subject.split(options)
     with contextlib.closing(run.family.evaluator.feed(split)) as feed:
         stored, queries = run.family.evaluator.encode(run.params, feed, "float32")
     encoded = subject.encoder.videos(split, np.arange(len(split)))
     for name in ("clips", "frames"):
-        want = np.asarray(stored.stored[name].values)
-        want = want.reshape(-1, *want.shape[2:])[: len(split)]
-        np.testing.assert_allclose(unit(getattr(encoded, name)), want, atol=2e-6)
+        expected = np.asarray(stored.stored[name].values)
+        expected = expected.reshape(-1, *expected.shape[2:])[: len(split)]
+        np.testing.assert_allclose(unit(getattr(encoded, name)), expected, atol=2e-6)
     captions = subject.encoder.captions(split, np.arange(len(split)))
-    assert [len(own) for own in captions] == split.captions_per_video.tolist()
+    assert [len(embeddings) for embeddings in captions] == split.captions_per_video.tolist()
     np.testing.assert_allclose(unit(np.concatenate(captions)), queries.vectors, atol=2e-6)
 
 
 @pytest.mark.slow  # it takes seconds
 def test_video_encoding_ignores_its_batch(subject, options):
     split = subject.split(options)
-    every = subject.encoder.videos(split, [0, 1, 2, 3])
-    one = subject.encoder.videos(split, [3])
-    np.testing.assert_allclose(one.clips[0], every.clips[3], atol=1e-5)
-    assert one.num_frames[0] == split.frames_per_video[3]
-    pinned = jax.tree.map(lambda x: x, subject.run.params)
-    pinned["frame_branch"]["position"] = jax.tree.map(
-        np.zeros_like, pinned["frame_branch"]["position"]
+    batch = subject.encoder.videos(split, [0, 1, 2, 3])
+    single = subject.encoder.videos(split, [3])
+    np.testing.assert_allclose(single.clips[0], batch.clips[3], atol=1e-5)
+    assert single.num_frames[0] == split.frames_per_video[3]
+    params = jax.tree.map(lambda x: x, subject.run.params)
+    params["frame_branch"]["position"] = jax.tree.map(
+        np.zeros_like, params["frame_branch"]["position"]
     )
-    other = subject.encoder.videos(split, [3], pinned)
-    np.testing.assert_array_equal(other.clips, one.clips)
-    assert np.abs(other.frames - one.frames).max() > 1e-3
+    changed = subject.encoder.videos(split, [3], params)
+    np.testing.assert_array_equal(changed.clips, single.clips)
+    assert np.abs(changed.frames - single.frames).max() > 1e-3
 
 
-def test_a_frame_is_of_the_moment_that_its_middle_lies_in():
+def test_frame_belongs_to_the_moment_of_its_middle():
     spans = [Span(6.0, 8.0, 8.0), None, Span(1.0, 4.1, 8.0)]
-    found = corpus.moment_of_frames(spans, [2, 0], 8)
-    assert found.tolist() == [-1, 0, 0, 0, -1, -1, 1, 1]
+    moments = corpus.moment_of_frames(spans, [2, 0], 8)
+    assert moments.tolist() == [-1, 0, 0, 0, -1, -1, 1, 1]
     assert corpus.moment_of_frames(spans, [], 2).tolist() == [-1, -1]
 
 
@@ -106,16 +109,16 @@ def test_a_frame_is_of_the_moment_that_its_middle_lies_in():
 def test_frames_colours_the_video_with_most_moments(subject, options, tmp_path):
     split = subject.split(options)
     [video] = corpus.select_videos(subject, options, 1)
-    one = options._replace(videos=(split.video_ids[video],))
-    drawn = report.draw("frames", [subject], one)
+    video_options = options._replace(videos=(split.video_ids[video],))
+    drawn = report.draw("frames", [subject], video_options)
     count = int(split.frames_per_video[video])
     assert drawn.table["frame"] == list(range(count))
     spans = corpus.spans_by_video(split)[video]
-    chosen = corpus.select_disjoint(spans)
-    moment = corpus.moment_of_frames(spans, chosen, count)
-    assert drawn.table["moment"] == [None if k < 0 else chosen[k] for k in moment]
+    selected = corpus.select_disjoint(spans)
+    moment = corpus.moment_of_frames(spans, selected, count)
+    assert drawn.table["moment"] == [None if k < 0 else selected[k] for k in moment]
     assert np.ptp(drawn.table["x"]) > 0
-    assert report.draw("frames", [subject], one).table["x"] == drawn.table["x"]
+    assert report.draw("frames", [subject], video_options).table["x"] == drawn.table["x"]
     drawing.write(drawn.figure, tmp_path / "frames", drawn.table)
     assert ElementTree.parse(tmp_path / "frames.svg").getroot().tag.endswith("svg")
 
@@ -128,41 +131,41 @@ def test_frames_without_times_are_refused(subject, options, monkeypatch):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_frames_leaves_out_models_without_frames(subject, plain, options, monkeypatch):
-    monkeypatch.setattr(plain.encoder, "_video_level", True)
+def test_frames_leaves_out_models_without_frames(subject, gmmformer, options, monkeypatch):
+    monkeypatch.setattr(gmmformer.encoder, "_video_level", True)
     monkeypatch.setattr(corpus, "umap", lambda points, seed: points[:, :2])
     split = subject.split(options)
     counts = np.asarray(split.frames_per_video)
-    usual = corpus._long_videos(subject, options)
+    long_videos = corpus._long_videos(subject, options)
     # All but the video with least moments are too short.
     last = corpus.most_apart(corpus.spans_by_video(split), len(split))[-1]
-    assert usual != [last]
+    assert long_videos != [last]
     monkeypatch.setattr(
         split, "frames_per_video", np.where(np.arange(len(split)) == last, counts, 1)
     )
     monkeypatch.setattr(corpus, "MIN_FRAMES", 2)
-    drawn = corpus.frames([subject, plain], options)
+    drawn = corpus.frames([subject, gmmformer], options)
     assert set(drawn.table["run"]) == {"HLFormer"}
     assert set(drawn.table["video"]) == {split.video_ids[last]}
     assert "Left out: GMMFormer does not encode single frames" in drawn.shows
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_nearest_pair_is_that_of_all_distances():
+def test_nearest_pair_has_the_smallest_distance():
     pytest.importorskip("sklearn")
     points = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
-    apart = np.linalg.norm(points[:, None] - points[None], axis=-1) + 1e9 * np.tri(30)
-    want = np.unravel_index(np.argmin(apart), apart.shape)
-    assert corpus.nearest_pair(points) == want
+    distances = np.linalg.norm(points[:, None] - points[None], axis=-1) + 1e9 * np.tri(30)
+    expected = np.unravel_index(np.argmin(distances), distances.shape)
+    assert corpus.nearest_pair(points) == expected
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_a_line_joins_each_caption_and_its_clip(subject, options):
+def test_line_joins_each_caption_and_its_clip(subject, options):
     split = subject.split(options)
     pair = tuple(split.video_ids[:2])
     drawn = corpus.queries([subject], options._replace(videos=pair))
     table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
-    place = np.stack([table["x"], table["y"]], axis=1).astype(float)
+    positions = np.stack([table["x"], table["y"]], axis=1).astype(float)
     lines = [
         line.get_xydata()
         for line in drawn.figure.axes[0].get_lines()
@@ -171,25 +174,25 @@ def test_a_line_joins_each_caption_and_its_clip(subject, options):
     captions = np.flatnonzero(table["kind"] == "caption")
     assert len(captions) == split.captions_per_video[:2].sum()
     for index, video in enumerate(pair):
-        asked = [row for row in captions if table["video"][row] == video]
+        caption_rows = [row for row in captions if table["video"][row] == video]
         clips = np.flatnonzero((table["kind"] == "clip") & (table["video"] == video))
         encoded = subject.encoder.videos(split, [index]).clips[0]
         [embedded] = subject.encoder.captions(split, [index])
-        for row, clip in zip(asked, corpus.matches(embedded, encoded), strict=True):
+        for row, clip in zip(caption_rows, corpus.matches(embedded, encoded), strict=True):
             assert table["matched clip"][row] == clip
-            ends = np.stack([place[row], place[clips[clip]]])
+            ends = np.stack([positions[row], positions[clips[clip]]])
             assert any(np.allclose(ends, line) for line in lines)
 
 
 @pytest.mark.slow  # it compiles for seconds
-def test_the_first_results_are_those_of_the_scores(subject, plain, options):
+def test_first_results_have_the_highest_scores(subject, gmmformer, options):
     split = subject.split(options)
-    drawn = corpus.retrieved([subject, plain], options._replace(videos=split.video_ids[1:3]))
+    drawn = corpus.retrieved([subject, gmmformer], options._replace(videos=split.video_ids[1:3]))
     table = {name: np.asarray(column, object) for name, column in drawn.table.items()}
-    asked = {"HLFormer": subject, "GMMFormer": plain}
+    subjects = {"HLFormer": subject, "GMMFormer": gmmformer}
     starts = np.cumsum(split.captions_per_video) - split.captions_per_video
-    for run, one in asked.items():
-        _, arrays = one.run.family.test_scores(one.run.params)
+    for run, run_subject in subjects.items():
+        _, arrays = run_subject.run.family.test_scores(run_subject.run.params)
         for video in (1, 2):
             scores, name = arrays["scores"][starts[video]], arrays["queries"][starts[video]]
             rows = (table["run"] == run) & (table["caption"] == name)
@@ -199,14 +202,14 @@ def test_the_first_results_are_those_of_the_scores(subject, plain, options):
             assert table["own"][rows].tolist() == (order == video).tolist()
             rank = 1 + np.sum(scores > scores[video])
             assert set(table["rank of its own"][rows]) == {rank}
-    # By default captions are drawn, the same for one seed.
-    drawn = corpus.retrieved([plain], options)
+    # By default captions are drawn at random, equally for equal seeds.
+    drawn = corpus.retrieved([gmmformer], options)
     assert len(set(drawn.table["caption"])) == corpus.EXAMPLES
-    assert drawn.table == corpus.retrieved([plain], options).table
+    assert drawn.table == corpus.retrieved([gmmformer], options).table
 
 
-def test_trees_are_counted_by_their_leaves(trees, plain, options):
-    drawn = corpus.leaves([trees, plain], options)
+def test_trees_are_counted_by_their_leaves(trees, gmmformer, options):
+    drawn = corpus.leaves([trees, gmmformer], options)
     assert "Left out: GMMFormer embeds videos and captions" in drawn.shows
     pool = trees.split(options).pool
     rows = [k for k, name in enumerate(drawn.table["split"]) if name == "test"]
@@ -217,10 +220,10 @@ def test_trees_are_counted_by_their_leaves(trees, plain, options):
     assert sum(drawn.table["nodes"][k] for k in rows) == len(pool.tree)
 
 
-def test_one_video_is_no_pair(subject, options):
-    one = (subject.split(options).video_ids[0],)
+def test_queries_need_two_videos(subject, options):
+    videos = (subject.split(options).video_ids[0],)
     with pytest.raises(NotApplicable, match="`video`"):
-        corpus.queries([subject], options._replace(videos=one))
+        corpus.queries([subject], options._replace(videos=videos))
 
 
 def _points():
@@ -234,12 +237,13 @@ def _points():
 def test_projection_separates_groups_reproducibly(project):
     plane = project(_points(), 0)
     np.testing.assert_array_equal(plane, project(_points(), 0))
-    one, other = plane[:12].mean(axis=0), plane[12:].mean(axis=0)
-    assert np.linalg.norm(one - other) > np.linalg.norm(plane[:12] - one, axis=1).max()
+    first_middle, second_middle = plane[:12].mean(axis=0), plane[12:].mean(axis=0)
+    radius = np.linalg.norm(plane[:12] - first_middle, axis=1).max()
+    assert np.linalg.norm(first_middle - second_middle) > radius
 
 
 @pytest.mark.slow  # it loads scikit-learn
-def test_the_silhouette_of_groups_far_apart_is_near_one():
+def test_silhouette_of_distant_groups_is_near_one():
     assert corpus.silhouette(_points(), np.repeat([0, 1], 12)) > 0.9
 
 
@@ -253,22 +257,27 @@ def test_missing_package_names_the_extra(monkeypatch, module, call):
     assert "\n" not in str(raised.value)
 
 
-def test_runs_of_one_model_are_labelled_by_directory(subject, plain, trees):
-    placed = lambda run, path: run._replace(directory=Path(path))
+def test_runs_of_one_model_are_labelled_by_directory(subject, gmmformer, trees):
+
+    def placed(run, path):
+        return run._replace(directory=Path(path))
+
     sweep = [placed(subject.run, f"/sweep/{x}/seed0") for x in ("a", "b")]
-    found = corpus.subjects([*sweep, plain.run, trees.run, placed(subject.run, "/c/seed1")])
-    assert [one.label for one in found] == [
+    subjects = corpus.subjects([*sweep, gmmformer.run, trees.run, placed(subject.run, "/c/seed1")])
+    assert [subject.label for subject in subjects] == [
         "HLFormer (a/seed0)", "HLFormer (b/seed0)", "GMMFormer", "HOVER", "HLFormer (seed1)"
     ]  # fmt: skip
     with pytest.raises(NotApplicable, match="HOVER"):
-        _ = found[3].encoder
+        _ = subjects[3].encoder
 
 
 @pytest.mark.slow  # it takes seconds
-def test_lines_say_which_run_has_which_data(subject, plain, trees, options, tmp_path, monkeypatch):
-    [line] = corpus.data_lines([subject, plain])
+def test_data_lines_name_the_runs_of_each_data_set(
+    subject, gmmformer, trees, options, tmp_path, monkeypatch
+):
+    [line] = corpus.data_lines([subject, gmmformer])
     assert line.startswith("Data: synthetic captioned videos")
-    lines = corpus.data_lines([subject, plain, trees])
+    lines = corpus.data_lines([subject, gmmformer, trees])
     assert [text.partition(": Data: synthetic ")[0] for text in lines] == [
         "HLFormer, GMMFormer", "HOVER",
     ]  # fmt: skip
@@ -294,10 +303,10 @@ def test_lines_say_which_run_has_which_data(subject, plain, trees, options, tmp_
     assert page.count('<p class="source">B: Data: synthetic') == 1
 
 
-def test_a_run_that_is_given_twice_has_one_label(subject, monkeypatch):
+def test_run_that_is_passed_twice_has_one_label(subject, monkeypatch):
     monkeypatch.chdir(subject.run.directory)
-    here = subject.run._replace(directory=Path())
-    labels = {one.label for one in corpus.subjects([subject.run, here])}
+    run_here = subject.run._replace(directory=Path())
+    labels = {labelled.label for labelled in corpus.subjects([subject.run, run_here])}
     assert labels == {f"HLFormer ({subject.run.directory.name})"}
 
 

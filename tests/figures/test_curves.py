@@ -1,4 +1,4 @@
-"""Curves of runs and plots of sweeps hold the numbers that they are drawn from."""
+"""Curves of runs and plots of sweeps show the numbers of their logs and tables."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def _table(*rows, quantity=""):
 
 
 def _lines(axes):
-    """x and y of every labelled line."""
+    """Return x and y of every labelled line."""
     return {
         line.get_label(): tuple(np.asarray(x, float).tolist() for x in line.get_data())
         for line in axes.lines
@@ -101,7 +101,7 @@ def test_damaged_configuration_beside_curves_is_named(tmp_path, content):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_record_that_is_cut_short_is_left_out(tmp_path):
+def test_truncated_record_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
     log = "".join(json.dumps(record) + "\n" for record in _records(2))
     path.write_text(log + '{"step": 12')
@@ -124,7 +124,7 @@ def test_curves_have_every_term_and_the_best_epoch():
     assert sums["best: 100.0"] == ([2], [100])
 
 
-def test_the_last_epoch_has_the_star_if_it_is_selected():
+def test_last_epoch_has_the_star_if_selected():
     _, recalls = curves.run_figure(list(_records(5)), "run", "last").axes
     lines = _lines(recalls)
     assert recalls.get_ylabel() == "validation SumR" and "best: 100.0" not in lines
@@ -141,9 +141,10 @@ def test_undefined_validation_is_left_out():
     assert figure.axes[1].lines[0].get_xdata().tolist() == [2]
 
 
-def test_cone_share_is_drawn_where_known():
+def test_cone_share_is_drawn_if_recorded():
     records = list(_records(3))
-    for k, record in enumerate(one for one in records if "validation/SumR" in one):
+    validated = [record for record in records if "validation/SumR" in record]
+    for k, record in enumerate(validated):
         record["validation/InCone"] = 30.0 + k
     *_, recalls, shares = curves.run_figure(records, "run").axes
     [line] = shares.lines
@@ -151,7 +152,7 @@ def test_cone_share_is_drawn_where_known():
     assert (shares.get_xlabel(), recalls.get_xlabel()) == ("epoch", "")
 
 
-def test_the_line_of_the_data_is_not_cut_off():
+def test_line_about_the_data_is_not_cut_off():
     about = "Data: captioned videos, 24 training, 8 validation and 8 test videos; " * 2 + "seed 0"
     figure = curves.run_figure(list(_records(1)), "run", about=about)
     figure.draw_without_rendering()
@@ -159,14 +160,14 @@ def test_the_line_of_the_data_is_not_cut_off():
     assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
 
 
-def test_a_term_that_is_zero_has_its_place_in_the_curves():
+def test_zero_loss_term_is_drawn_on_a_symlog_axis():
     losses, _ = curves.run_figure(list(_records(1, zero=True)), "run").axes
     assert losses.get_yscale() == "symlog"
     x, y = _lines(losses)["partial order"]
     assert (x, y) == ([0.25, 0.5, 0.75, 1.0], [0, 0, 0, 0])
 
 
-def test_a_run_cut_in_its_first_epoch_can_be_drawn():
+def test_run_stopped_in_its_first_epoch_can_be_drawn():
     records = [record for record in _records(1) if "loss" in record][:2]
     losses, recalls = curves.run_figure(records, "run").axes
     assert _lines(losses)["clip nce"] == ([1, 2], [5, 2.5])
@@ -237,10 +238,10 @@ def test_bars_have_mean_spread_seeds_and_published_value():
     assert {"failed", "not finished", "152.0", "148.0"} <= set(words)
     low, high = axes.get_xlim()
     assert 0 < low < 148 and high > 154.9
-    assert f"begins at {low:g}" in axes.get_xlabel()  # bars that do not begin at 0 say so
+    assert f"begins at {low:g}" in axes.get_xlabel()  # bars that do not begin at 0 have a note
 
 
-def test_the_axis_of_bars_contains_deviations():
+def test_axis_of_bars_contains_deviations():
     [axes] = curves.sweep_figure(_table(_row("a", [100.0, 110.0]), _row("b", [105.0, 106.0]))).axes
     deviation = np.std([100.0, 110.0], ddof=1)
     low, high = axes.get_xlim()
@@ -251,9 +252,9 @@ def test_the_axis_of_bars_contains_deviations():
     ("values", "low"), [([], 0), ([0.0], 0), ([10, 90], 0), ([100, 100], 98), ([152, 154.9], 148)]
 )
 def test_bars_begin_at_zero_unless_they_are_close_together(values, low):
-    found = curves._range(values)
-    assert found[0] == low
-    assert found[1] > max(values, default=0)
+    limits = curves._range(values)
+    assert limits[0] == low
+    assert limits[1] > max(values, default=0)
 
 
 @pytest.mark.parametrize("quantity", ["", "width"])
@@ -264,10 +265,10 @@ def test_sweep_without_results_can_be_drawn(quantity):
     assert axes.get_legend_handles_labels()[1] == ["one seed"]
 
 
-def test_infinity_stands_beyond_the_largest_value():
+def test_infinity_is_drawn_beyond_the_largest_value():
     assert curves._positions([2, 4, math.inf, 6]) == ("linear", {2: 2, 4: 4, 6: 6, math.inf: 8})
     assert curves._positions([1, 16, math.inf])[1][math.inf] == 32
 
 
-def test_a_metric_beside_its_mark_is_a_percentage_or_a_share():
+def test_labels_of_metrics_are_percentages_or_shares():
     assert [curves._short(x) for x in (140.04, 0, 0.12345, 1)] == ["140.0", "0.0", "0.123", "1.0"]

@@ -1,4 +1,4 @@
-"""The command, the figures by name, their files, and the page with all of them."""
+"""The command, its figures and their files, and the page with all figures."""
 
 import base64
 import dataclasses
@@ -20,7 +20,7 @@ from hlformer_jax.figures.drawing import Columns
 
 # The command also draws curves below, and this figure is drawn in this process.
 @pytest.mark.slow
-def test_a_figure_is_drawn_into_the_run_s_directory(directory):
+def test_figure_is_drawn_into_the_directory_of_the_run(directory):
     done = processes.run("figures", "windows", f"--workdir={directory}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(directory / "figures" / "windows.png")
@@ -47,23 +47,19 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def done(directory, tmp_path_factory):
-    here = tmp_path_factory.mktemp("here")
-    (here / "windows.svg").write_bytes(b"theirs")
-    given = [[one.format(run=directory) for one in arguments] for arguments, _ in WRONG.values()]
-    results = processes.calls("hlformer_jax.figures", given, here)
-    assert [path.name for path in here.iterdir()] == ["windows.svg"]
-    return dict(zip(WRONG, results, strict=True))
+def results(directory, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("here")
+    (folder / "windows.svg").write_bytes(b"theirs")
+    lines = [[word.format(run=directory) for word in words] for words, _ in WRONG.values()]
+    endings = processes.calls("hlformer_jax.figures", lines, folder)
+    assert [path.name for path in folder.iterdir()] == ["windows.svg"]
+    return dict(zip(WRONG, endings, strict=True))
 
 
 @pytest.mark.slow  # a process each
 @pytest.mark.parametrize("case", WRONG)
-def test_bad_argument_is_one_line(case, done):
-    status, stderr = done[case]
-    assert status == 1
-    assert "Traceback" not in stderr
-    [said] = [line for line in stderr.splitlines() if line.startswith("error: ")]
-    assert said == stderr.strip().splitlines()[-1] and WRONG[case][1] in said
+def test_wrong_command_prints_one_line(case, results):
+    processes.check_error(results[case], WRONG[case][1])
 
 
 def test_columns_have_nine_digits_and_empty_cells():
@@ -82,8 +78,8 @@ def test_equal_drawings_are_equal_files(tmp_path):
             figure.add_subplot().plot([0, 1], [1, 0], label="a")
         drawing.write(figure, tmp_path / name, {"x": [0, 1]})
     for kind in ("png", "svg", "csv"):
-        one, other = (tmp_path / f"one.{name}.{kind}" for name in "ab")
-        assert one.read_bytes() == other.read_bytes()
+        first, second = (tmp_path / f"one.{name}.{kind}" for name in "ab")
+        assert first.read_bytes() == second.read_bytes()
 
 
 @pytest.mark.slow  # it takes seconds
@@ -112,7 +108,7 @@ def test_pictures_replace_only_own_files(tmp_path):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_curves_of_a_run_are_drawn_again_in_its_directory(tmp_path):
+def test_curves_of_a_run_are_drawn_into_its_directory(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "epoch": 0, "loss": 1.0}\n')
     done = processes.run("figures", "curves", f"--workdir={tmp_path}")
     assert done.stdout.strip() == str(tmp_path / "curves.png"), done.stderr
@@ -134,29 +130,29 @@ def test_figures_are_drawn_in_the_style(subject, options):
 class _Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
-        self.tags, self.said = [], []
+        self.tags, self.texts = [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
 
     def handle_data(self, data):
-        self.said.append(data.strip())
+        self.texts.append(data.strip())
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_page_is_whole_in_itself(plain, options, tmp_path, monkeypatch):
-    kept = {name: report.FIGURES[name] for name in ("windows", "weights", "ball")}
-    monkeypatch.setattr(report, "FIGURES", kept)
+def test_page_is_self_contained(gmmformer, options, tmp_path, monkeypatch):
+    listings = {name: report.FIGURES[name] for name in ("windows", "weights", "ball")}
+    monkeypatch.setattr(report, "FIGURES", listings)
     lines = []
-    path = report.write([plain], options, tmp_path / "out", lines.append)
-    text = path.read_text()
-    page = _Page(text)
-    # Nothing is fetched: pictures are in the page, links lead to the files beside it.
-    assert not re.search(r"https?:|<script|<link|@import|url\(", text)
+    path = report.write([gmmformer], options, tmp_path / "out", lines.append)
+    content = path.read_text()
+    page = _Page(content)
+    # The page fetches nothing: it contains the pictures and links to the files beside it.
+    assert not re.search(r"https?:|<script|<link|@import|url\(", content)
     [picture] = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
-    content = base64.b64decode(picture.removeprefix("data:image/png;base64,"))
-    assert content == (path.parent / "windows.png").read_bytes()
+    image = base64.b64decode(picture.removeprefix("data:image/png;base64,"))
+    assert image == (path.parent / "windows.png").read_bytes()
     links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
     assert links == {"windows.svg", "windows.csv"}
     assert all((path.parent / link).exists() for link in links)
@@ -164,7 +160,7 @@ def test_the_page_is_whole_in_itself(plain, options, tmp_path, monkeypatch):
         "meta",
         {"name": "viewport", "content": "width=device-width, initial-scale=1"},
     ) in page.tags
-    reasons = [said for said in page.said if "ball" in said or "(weights)" in said]
+    reasons = [text for text in page.texts if "ball" in text or "(weights)" in text]
     assert "GMMFormer embeds videos and captions" in reasons[1]
     assert "fusion 'mean'" in reasons[0]
     assert len(lines) == 3 and lines[1].startswith("weights: not drawn: GMMFormer has the fusion")
@@ -176,13 +172,13 @@ def test_texts_of_a_run_are_escaped(subject, options, tmp_path, monkeypatch):
     assert "&lt;b&gt;" in text and "a &amp; b" in text and "<b>" not in text
 
 
-def test_table_has_the_metrics_of_each_run(subject, plain):
-    page = _Page(report.metrics_table([subject, plain]))
-    assert [said for said in page.said if said] == [
+def test_table_has_the_metrics_of_each_run(subject, gmmformer):
+    page = _Page(report.metrics_table([subject, gmmformer]))
+    assert [text for text in page.texts if text] == [
         "test split", "R@1", "SumR", "queries", "videos",
         "HLFormer", "12.50", "100.00", "15", "5", "GMMFormer",
     ]  # fmt: skip
-    assert "No test metrics" in report.metrics_table([plain])
+    assert "No test metrics" in report.metrics_table([gmmformer])
 
 
 def test_table_names_the_epoch_of_an_unfinished_run(subject, tmp_path):
@@ -191,11 +187,11 @@ def test_table_names_the_epoch_of_an_unfinished_run(subject, tmp_path):
     run = subject.run._replace(directory=tmp_path)
     page = _Page(report.metrics_table([dataclasses.replace(subject, run=run)]))
     label = "HLFormer (unfinished: epoch 3 of 100)"
-    assert [said for said in page.said if said] == ["test split", "SumR", label, "100.00"]
+    assert [text for text in page.texts if text] == ["test split", "SumR", label, "100.00"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b'{"SumR": 1', b"1"])
-def test_damaged_metrics_are_not_taken_for_missing_ones(content, subject, tmp_path):
+def test_damaged_metrics_are_refused(content, subject, tmp_path):
     (tmp_path / "test_metrics.json").write_bytes(content)
     run = subject.run._replace(directory=tmp_path)
     with pytest.raises(UserError, match=r"test_metrics\.json is damaged"):

@@ -23,7 +23,7 @@ def search(page, sentence):
 
 
 def unfold(page):
-    """Shows the filters, of which only the chips of those in use are visible otherwise."""
+    """Shows the filters, which are hidden except for the chips of those in use."""
     expect(page.locator("#filters")).to_be_hidden()
     page.locator("#fold").click()
     expect(page.locator("#filters")).to_be_visible()
@@ -38,7 +38,7 @@ def time_of(page):
 
 
 def is_at(page, seconds, within=1.0):
-    """Waits until the video stands, or plays, within so many seconds after an instant."""
+    """Waits until the video is at an instant, or at most `within` seconds after it."""
     page.wait_for_function(
         """([from, to]) => { const v = document.getElementById('player');
             return v.readyState >= 2 && !v.seeking && v.currentTime >= from - 0.05
@@ -53,13 +53,14 @@ def is_playing(page):
 
 
 def shown_colour(page):
-    """The colour that the video shows in its corner."""
+    """Return the name of the colour in the corner of the video."""
     pixel = page.evaluate(
         """() => { const pen = document.createElement('canvas').getContext('2d');
             pen.drawImage(document.getElementById('player'), 0, 0);
             return [...pen.getImageData(4, 4, 1, 1).data].slice(0, 3); }"""
     )
-    distance = lambda name: sum(
-        (a - b) ** 2 for a, b in zip(pixel, page_library.COLOURS[name], strict=True)
-    )
+
+    def distance(name):
+        return sum((a - b) ** 2 for a, b in zip(pixel, page_library.COLOURS[name], strict=True))
+
     return min(page_library.COLOURS, key=distance)

@@ -1,4 +1,4 @@
-"""A library for the tests of the page: three real videos, one colour a second, found by its name.
+"""A library for tests of the page: three real videos of one colour a second, searched by name.
 
 It has the members that `hlformer_jax.search.serve` needs: these tests need no encoder.
 """
@@ -40,7 +40,7 @@ COLOURS = {
 }
 RATE = 10
 
-# video: the day of its file, and the colour of each second.
+# The date of each video's file, and its colour in each second.
 VIDEOS = {
     "garden.mp4": ("2026-03-01", "grey grey grey green green grey grey grey red grey"),
     "trips/lake/boat ride.mp4": (
@@ -55,7 +55,7 @@ VIDEOS = {
 
 
 def colour_of(image):
-    """The name of a picture's colour, after a space; "" for None."""
+    """Return a space and the name of a picture's colour, or "" for None."""
     if image is None:
         return ""
     with Image.open(io.BytesIO(image)) as opened:
@@ -68,7 +68,7 @@ class RefusedError(UserError, ValueError):
 
 
 def render(path, colours):
-    """A film in H.264: a square wanders over each second's colour."""
+    """Render a film in H.264 in which a square moves over each second's colour."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream("libx264", rate=RATE, options={"g": str(RATE)})
@@ -84,13 +84,13 @@ def render(path, colours):
 
 
 class Library(search.Library):
-    """The videos of `VIDEOS`, rendered into a folder where they are not there yet."""
+    """The videos of `VIDEOS`, which are rendered into a folder if they are missing."""
 
     encoder_name = "colours-by-name"
     has_demo_encoder = False
 
     def __init__(self, folder):
-        self.asked = []  # every query
+        self.queries = []
         self.gate = threading.Event()  # closed to keep queries waiting
         self.gate.set()
         self.inside = threading.Event()  # set when a query has begun
@@ -155,7 +155,7 @@ class Library(search.Library):
         return {"rate": np.float32(1.0), "path": self.entries[0].path, "age": float("inf")}
 
     def query(self, query):
-        self.asked.append(query)
+        self.queries.append(query)
         self.inside.set()
         assert self.gate.wait(20)
         text = " ".join(query.text)
@@ -212,7 +212,7 @@ class Library(search.Library):
 
 @contextlib.contextmanager
 def running(library, **options):
-    """The address of a server that runs in a thread until the block ends."""
+    """Run a server in a thread until the block ends, and yield its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
@@ -236,13 +236,13 @@ def running(library, **options):
             thread.join(10)
 
 
-def asking(url):
-    """A client of a server."""
+def client_of(url):
+    """Return an HTTP client of a server."""
     return httpx.Client(base_url=url, timeout=20)
 
 
 def raw(client, path, **headers):
-    """Status, headers and body of a request whose path is sent as it stands."""
+    """Send a request whose path is not normalised; return status, headers and body."""
     url = client.base_url
     connection = http.client.HTTPConnection(url.host, url.port, timeout=10)
     with contextlib.closing(connection):

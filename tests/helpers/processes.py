@@ -88,6 +88,15 @@ def calls(module, arguments, directory):
     return [CallResult(*result) for result in json.loads(server.stdout)]
 
 
+def check_error(result, message):
+    """Assert that a call printed one error line, as its last, which contains a message."""
+    assert result.status == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    [error] = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert error == result.stderr.strip().splitlines()[-1]
+    assert message in error
+
+
 def _serve(module):
     import importlib
     import tempfile

@@ -1,4 +1,4 @@
-"""Shell blocks of Markdown pages: which there are, and whether their commands could run.
+"""Shell blocks of Markdown pages, and checks whether their commands could start.
 
 A shell block is an indented or fenced block whose lines begin with a program (`PROGRAMS`). An HTML
 comment before it, `<!-- not run: REASON -->`, says that it cannot be executed by a test.
@@ -37,16 +37,16 @@ class Block(NamedTuple):
     page: str
     line: int
     text: str
-    reason: str  # why it is not run; "" where it is
+    reason: str  # why it is not run; "" if it is
 
     @property
     def name(self) -> str:
-        """Its place, for the name of a test."""
+        """Place of the block, for the name of a test."""
         return f"{self.page}:{self.line}"
 
     @property
     def usage(self) -> bool:
-        """Whether it shows a form to fill in: optional parts in brackets, or a word for a name."""
+        """True for a form to fill in, which has optional parts in brackets or a placeholder."""
         return "[--" in self.text or re.search(r" (NAME|COMMAND)\b", self.text) is not None
 
 
@@ -116,7 +116,7 @@ def check(words):
 
 
 def check_usage(text):
-    """Raise an AssertionError where a usage line names an option that its command has not."""
+    """Raise an AssertionError if a usage line names an option that its command lacks."""
     name = text.split()[0]
     options = {option for option, _ in COMMANDS[name].options}
     options |= {option.replace("--", "--no-", 1) for option in options}
@@ -168,14 +168,14 @@ def _check_module(name, arguments):
 
 @functools.cache
 def _fields(config):
-    """The names of all fields that a configuration has, of a sweep with those of its base."""
+    """Return the names of all fields of a configuration; a sweep has the fields of its base too."""
     path, _, name = config.partition(":")
     file = ROOT / locate(path)
     names = {name for family in ("prvr", "hover") for name, _ in leaves(family)}
     try:
         loaded: ConfigDict = load(file, name)
     except ConfigError as error:
-        # Of a folder that only a person has.
+        # The configuration reads a folder that only its user has.
         if "features.json is missing" in str(error) or "has no config.json" in str(error):
             return names
         raise AssertionError(f"--config={config}: {error}") from None
@@ -188,7 +188,7 @@ def _project():
 
 
 def _check_pip(arguments):
-    """An installation is of this checkout or of a wheel's file: the name is on no index."""
+    """Check that pip installs this checkout or a wheel's file: no index has the package's name."""
     assert arguments[0] == "install", arguments
     for argument in arguments[1:]:
         if argument in ("-e", "-c", "launch/constraints.txt"):

@@ -2,5 +2,5 @@
 
 from beartype import BeartypeConf, beartype
 
-# The numeric tower: an int where a float is asked for, as static checkers read it.
+# The numeric tower: an int is accepted for a float, as by static checkers.
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))

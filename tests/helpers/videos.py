@@ -16,21 +16,21 @@ from hlformer_jax import video
 
 WIDTH, HEIGHT = 64, 48
 _STEP = 6
-"""Greys between two frames: more than a lossy codec takes away."""
+"""Grey levels between two frames: more than the error of a lossy codec."""
 
 
 def grey(number: int) -> np.ndarray:
-    """The picture of a frame."""
+    """Return the picture of a frame."""
     return np.full((HEIGHT, WIDTH, 3), 8 + number % 40 * _STEP, np.uint8)
 
 
 def number(image: np.ndarray) -> int:
-    """Which frame, of the first forty, a picture is."""
+    """Return the number of a picture's frame among the first forty."""
     return round((float(image.mean()) - 8) / _STEP)
 
 
 def quadrants(_: int) -> np.ndarray:
-    """Red, green / blue, white: tells how a picture is turned."""
+    """Return a picture in red, green / blue, white, which shows how it is turned."""
     image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     image[: HEIGHT // 2, : WIDTH // 2] = (255, 0, 0)
     image[: HEIGHT // 2, WIDTH // 2 :] = (0, 255, 0)
@@ -112,7 +112,7 @@ def write(
 
 
 class Track(NamedTuple):
-    """An audio track: samples of one or more channels, and what the file states of it."""
+    """An audio track: samples of one or more channels, and its properties in the file."""
 
     samples: np.ndarray  # float32 [samples] or [channels, samples], between -1 and 1
     rate: int = 16_000
@@ -145,12 +145,12 @@ def write_tracks(path: Path, *tracks: Track, seconds: int = 4, rate: int = 2) ->
         for track, stream, samples, layout in streams:
             block = stream.codec_context.frame_size or 1024
             form = stream.codec_context.format.name
-            for begin in range(0, samples.shape[1], block):
+            for first in range(0, samples.shape[1], block):
                 piece = av.AudioFrame.from_ndarray(
-                    np.ascontiguousarray(samples[:, begin : begin + block]), "fltp", layout
+                    np.ascontiguousarray(samples[:, first : first + block]), "fltp", layout
                 )
                 piece.sample_rate = track.rate
-                piece.pts = begin + round(track.start * track.rate)
+                piece.pts = first + round(track.start * track.rate)
                 piece.time_base = Fraction(1, track.rate)
                 resampler = av.AudioResampler(format=form, layout=layout, rate=track.rate)
                 _mux_without(container, stream.encode(resampler.resample(piece)[0]), track.gap)
@@ -170,7 +170,7 @@ def overwrite_packets(path: Path, first: float, count: int) -> Path:
     with av.open(str(path)) as container:
         for packet in container.demux(container.streams.audio[0]):
             if count and packet.size and packet.pts * packet.time_base >= first:
-                place = content.index(bytes(packet), packet.pos)  # those of silence are all equal
+                place = content.index(bytes(packet), packet.pos)  # packets of silence are all equal
                 content[place : place + packet.size] = noise.bytes(packet.size)
                 count -= 1
     path.write_bytes(bytes(content))
@@ -178,7 +178,7 @@ def overwrite_packets(path: Path, first: float, count: int) -> Path:
 
 
 def restamped(path: Path, out: Path, late: Callable[[int], float]) -> Path:
-    """Copies a video whose n-th packet is shown `late(n)` seconds later; its decoding is not."""
+    """Copies a video whose n-th packet is shown, but not decoded, `late(n)` seconds later."""
     with av.open(str(path)) as source, av.open(str(out), "w") as container:
         stream = container.add_stream_from_template(source.streams.video[0])
         packets = [packet for packet in source.demux(video=0) if packet.size]
@@ -220,7 +220,7 @@ def stamped(path: Path, out: Path, **metadata: str) -> Path:
 
 
 def initialisation(folder: Path) -> Path:
-    """The first part of a fragmented MP4, as DASH and HLS have it."""
+    """Write the initialisation segment of a fragmented MP4, as in DASH and HLS."""
     path = write(folder / "a.mp4", muxer={"movflags": "frag_keyframe+empty_moov"})
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"moof") - 4])
@@ -228,7 +228,7 @@ def initialisation(folder: Path) -> Path:
 
 
 def sound_and_no_picture(folder: Path) -> Path:
-    """An MP4 with sound, whose video track has no sample."""
+    """Write an MP4 with sound, whose video track has no sample."""
     path = write(folder / "a.mp4", sound=(0, 1))
     content = bytearray(path.read_bytes())
     track = content.index(b"vmhd")
@@ -251,14 +251,14 @@ def turned(path: Path, matrix: tuple[int, int, int, int]) -> Path:
     return path
 
 
-# Broken and odd videos
+# Damaged and unusual videos
 
 
 def ordinary(folder, name="a.mp4", **settings):
     return write(folder / name, **settings)
 
 
-def holding(content):
+def file_with(content):
     def make(folder):
         path = folder / "a.mp4"
         path.write_bytes(content)
@@ -287,7 +287,10 @@ def sound_alone(folder, name="a.mp4", codec="aac", rate=8000):
 
 def song_with_a_cover(folder):
     path = sound_alone(folder, "a.mp3", "libmp3lame", 44100)
-    size = lambda number: bytes(number >> shift & 127 for shift in (21, 14, 7, 0))
+
+    def size(number):
+        return bytes(number >> shift & 127 for shift in (21, 14, 7, 0))
+
     cover = b"\0image/jpeg\0\3\0" + video.thumbnail(ordinary(folder), 0, 64)
     picture = b"APIC" + size(len(cover)) + b"\0\0" + cover
     path.write_bytes(b"ID3\4\0\0" + size(len(picture)) + picture + path.read_bytes())
@@ -331,22 +334,22 @@ def link_to(name):
     return make
 
 
-def folder_called_so(folder):
+def folder_named_like_a_video(folder):
     (folder / "a.mp4").mkdir()
     return folder / "a.mp4"
 
 
-def of_side(side):
+def file_stating_side(side):
     def make(folder):
         path = ordinary(folder, "a.avi", codec="rawvideo", frames=2)
-        size = lambda width, height: struct.pack("<2i", width, height)
-        path.write_bytes(path.read_bytes().replace(size(64, 48), size(side, side)))
+        stated, absurd = struct.pack("<2i", WIDTH, HEIGHT), struct.pack("<2i", side, side)
+        path.write_bytes(path.read_bytes().replace(stated, absurd))
         return path
 
     return make
 
 
-def named_like_an_order(folder):
+def file_named_like_an_error(folder):
     path = folder / "a\nerror: all is lost\x1b[31m.mp4"
     path.write_bytes(b"")
     return path
@@ -380,7 +383,7 @@ def huge_picture(folder):
     return path
 
 
-def stating(seconds):
+def file_stating_seconds(seconds):
     def make(folder):
         path = ordinary(folder, "a.mkv")
         content = bytearray(path.read_bytes())
@@ -393,7 +396,7 @@ def stating(seconds):
 
 
 def two_films(folder):
-    """A Matroska of a video of a second, and of another of three, whose length alone is stated."""
+    """Write a Matroska with videos of one and of three seconds, which states the longer length."""
     path = folder / "two.mkv"
     with av.open(str(path), "w") as container:
         streams = [container.add_stream("libx264", rate=2) for _ in range(2)]
@@ -457,7 +460,7 @@ def damaged(folder):
     return path
 
 
-def joined(folder):
+def two_recordings(folder):
     path = ordinary(folder, "a.ts", frames=36)
     path.write_bytes(path.read_bytes() * 2)
     return path
@@ -469,7 +472,7 @@ def jump_ahead(folder):
 
 
 def playlist(name, content):
-    """A list of a video beside it, which FFmpeg would play for it."""
+    """Make a playlist of a video beside it, which FFmpeg would follow."""
 
     def make(folder):
         ordinary(folder, "part.mp4")
@@ -503,13 +506,16 @@ BOX = b"\0\0\0\x10ftypisom\0\0\2\0"
 REFUSED = {
     kind: (make, r"not a video|no video|Invalid argument") for kind, make in PLAYLISTS.items()
 } | {
-    "thousands of empty boxes": (holding(BOX + b"\0\0\0\x08free" * 2000), r"not a video|no video"),
-    "empty": (holding(b""), "is empty"),
-    "text": (holding(b"not a video\n" * 50), "not a video that FFmpeg knows"),
-    "subtitles": (holding(b"1\n00:00:01,000 --> 00:00:02,000\nHello\n\n" * 9), "holds no video"),
-    "zeros": (holding(bytes(5000)), "not a video that FFmpeg knows"),
-    "noise": (holding(np.random.default_rng(1).bytes(5000)), "not a video that FFmpeg knows"),
-    "only a beginning": (holding(BOX), "has no index"),
+    "thousands of empty boxes": (
+        file_with(BOX + b"\0\0\0\x08free" * 2000),
+        r"not a video|no video",
+    ),
+    "empty": (file_with(b""), "is empty"),
+    "text": (file_with(b"not a video\n" * 50), "not a video that FFmpeg knows"),
+    "subtitles": (file_with(b"1\n00:00:01,000 --> 00:00:02,000\nHello\n\n" * 9), "holds no video"),
+    "zeros": (file_with(bytes(5000)), "not a video that FFmpeg knows"),
+    "noise": (file_with(np.random.default_rng(1).bytes(5000)), "not a video that FFmpeg knows"),
+    "only a beginning": (file_with(BOX), "has no index"),
     "MP4 whose end is missing": (without_index, "has no index (moov)"),
     "sound alone": (sound_alone, "sound alone"),
     "song with a cover": (song_with_a_cover, "sound alone"),
@@ -518,14 +524,14 @@ REFUSED = {
     "sound and no picture": (sound_and_no_picture, "holds sound and a video track without a frame"),
     "unknown codec": (unknown_codec, "codec that FFmpeg cannot decode"),
     "frames of noise": (frames_of_noise, "can be decoded"),
-    "absurd size": (of_side(15_000), "15000 x 15000 pixels"),
-    "size beyond FFmpeg's": (of_side(40_000), "can be decoded, or absurdly large ones"),
+    "absurd size": (file_stating_side(15_000), "15000 x 15000 pixels"),
+    "size beyond FFmpeg's": (file_stating_side(40_000), "can be decoded, or absurdly large ones"),
     "pipe": (pipe, "pipe, socket or device"),
     "dangling link": (link_to("nowhere.mp4"), "is not there"),
     "link to itself": (link_to("a.mp4"), "Too many levels of symbolic links"),
     "not there": (lambda folder: folder / "a.mp4", "is not there"),
-    "folder": (folder_called_so, "is a folder"),
-    "name with a newline": (named_like_an_order, "is empty"),
+    "folder": (folder_named_like_a_video, "is a folder"),
+    "name with a newline": (file_named_like_an_error, "is empty"),
 }
 """Kinds that cannot be used: their maker, and a part of the reason."""
 
@@ -537,15 +543,17 @@ USED = {
     ),
     "FLV that is cut off": (cut_off("flv", codec="flv", paint=noisy), (1.2, 2.4), "ends at"),
     "damaged in the middle": (damaged, (3, 3.3), r"of its 38 packets are damaged|^$"),
-    "two recordings in one": (joined, (5.9, 6.1), "timestamps jump 1 times"),
+    "two recordings in one": (two_recordings, (5.9, 6.1), "timestamps jump 1 times"),
     "timestamps that jump ahead": (jump_ahead, (2.9, 3.1), "timestamps jump 1 times"),
     "another track is longer": (two_films, (0.9, 1.1), "^$"),
-    "no length stated": (stating(0), (2.9, 3.1), "^$"),
-    "a length of years stated": (stating(1e9), (2.9, 3.1), "ends at 3.0 s of the 1000000000.0 s"),
+    "no length stated": (file_stating_seconds(0), (2.9, 3.1), "^$"),
+    "a length of years stated": (
+        file_stating_seconds(1e9), (2.9, 3.1), "ends at 3.0 s of the 1000000000.0 s",
+    ),
 }  # fmt: skip
-"""Kinds that can be used in part: their maker, seconds at least and at most, and the line of it."""
+"""Kinds that can be used in part: their maker, limits of their seconds, and their warning."""
 
 
 def says(line, reason):
-    """Whether a line gives a reason: a part of it, or a pattern as `USED` has them."""
+    """Return whether a line contains a reason or matches it as a pattern."""
     return reason in line or re.search(reason, line) is not None

@@ -10,11 +10,11 @@ from hlformer_jax.search.index import packed
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch):
-    """How often a command asked for programs to be kept; none are, in a process of tests."""
-    asked = []
-    monkeypatch.setattr(compiler, "keep_programs", lambda: asked.append(None))
-    return asked
+def keep_programs_calls(monkeypatch):
+    """Keep no compiled programs; list the calls that ask for it."""
+    calls = []
+    monkeypatch.setattr(compiler, "keep_programs", lambda: calls.append(None))
+    return calls
 
 
 @pytest.fixture

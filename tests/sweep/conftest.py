@@ -1,4 +1,4 @@
-"""Sweeps of one's own, and results of their runs without running them."""
+"""Small sweeps, and results of their runs without running them."""
 
 import types
 
@@ -12,19 +12,19 @@ from hlformer_jax.sweep import runs
 
 @pytest.fixture
 def sweep_of():
-    """Defines a sweep as a file in configs/sweeps/ would."""
-    here = str(ROOT / "configs" / "sweeps" / "here.py")
+    """Defines a sweep like a file in configs/sweeps/."""
+    path = str(ROOT / "configs" / "sweeps" / "example.py")
 
-    def define(variants, name="", base="../anet.py", **more):
-        more = {"title": "a | title", "base": base, "variants": variants, **more}
-        return definition.define(here, name, **more)
+    def define(variants, name="", base="../anet.py", **settings):
+        settings = {"title": "a | title", "base": base, "variants": variants, **settings}
+        return definition.define(path, name, **settings)
 
     return define
 
 
 @pytest.fixture
 def result_of():
-    """The content of a run's result.json, with a SumR."""
+    """Makes the content of a run's result.json, with a SumR."""
 
     def result(run, sum_recall):
         metrics = dict(
@@ -40,10 +40,10 @@ def result_of():
 
 
 @pytest.fixture
-def small(sweep_of, monkeypatch):
-    """A sweep of three variants and two seeds, and its six runs, which leave nothing in memory."""
+def small_sweep(sweep_of, monkeypatch):
+    """A sweep of three variants and two seeds, and its six runs, without clearing of memory."""
     monkeypatch.setattr(runs, "gc", types.SimpleNamespace(collect=lambda: None))
-    monkeypatch.setattr(jax, "clear_caches", lambda: None)  # of all other tests
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)  # other tests need the caches
     sweep = sweep_of(
         {"full": {}, "w/ a|b": {"model": {"fusion": "mean"}}, "bad": {"model": {"gaze": False}}},
         published={"full": definition.metrics(1.0, 2.0, 3.0, 4.0, 10.0), "bad": {"SumR": 9.0}},

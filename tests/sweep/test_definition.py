@@ -1,4 +1,4 @@
-"""What a sweep is: its variants, its runs and the published ones; wrong ones are one clear line."""
+"""Definition of a sweep: its variants, runs and published figures, and refusals of wrong ones."""
 
 import re
 
@@ -28,7 +28,7 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("settings", "message"),
     [
         ({"variants": {}}, "no variants"),
         ({"seeds": ()}, "no seeds"),
@@ -61,9 +61,9 @@ FILES = sorted(path.stem for path in (ROOT / "configs" / "sweeps").glob("*.py"))
         ({"name": "fast"}, "variant 'fast'"),
     ],
 )
-def test_a_wrong_sweep_is_one_clear_line(sweep_of, more, message):
+def test_wrong_sweep_is_refused_in_one_line(sweep_of, settings, message):
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
-        expand(sweep_of(**({"variants": {"full": {}}} | more)))
+        expand(sweep_of(**({"variants": {"full": {}}} | settings)))
     assert "\n" not in str(caught.value)
 
 
@@ -75,33 +75,35 @@ def test_runs_have_the_base_with_their_overrides_and_seed(sweep_of):
         },
         seeds=(3, 5),
     )
-    found = expand(sweep)
-    # A table with all variants is there as early as can be.
-    assert [(run.variant, run.seed) for run in found] == [
+    planned = expand(sweep)
+    # Seeds are the outer loop, so that a table with all variants exists early.
+    assert [(run.variant, run.seed) for run in planned] == [
         ("full", 3), ("w/ 0.5", 3), ("full", 5), ("w/ 0.5", 5),
     ]  # fmt: skip
-    assert [str(run.directory) for run in found[:2]] == ["full/seed3", "w-0.5/seed3"]
-    assert [run.config.seed for run in found] == [3, 3, 5, 5]
+    assert [str(run.directory) for run in planned[:2]] == ["full/seed3", "w-0.5/seed3"]
+    assert [run.config.seed for run in planned] == [3, 3, 5, 5]
     expected = default()
     expected.seed = 5
-    assert found[2].config.to_dict() == expected.to_dict()
+    assert planned[2].config.to_dict() == expected.to_dict()
     expected.model.update(fusion="mean", euclidean_widths=(0.5,))
-    assert found[3].config.to_dict() == expected.to_dict()
+    assert planned[3].config.to_dict() == expected.to_dict()
     assert sweep.base.to_dict() == default().to_dict()
 
 
-def test_a_sweep_outside_the_package_names_a_base_or_has_its_own(tmp_path):
-    own = tmp_path / "mine.py"
-    own.write_text(
+def test_sweep_outside_the_package_finds_its_base(tmp_path):
+    base_file = tmp_path / "mine.py"
+    base_file.write_text(
         "from hlformer_jax.config import load\n\n\n"
         "def get_config(name=''):\n"
         "    config = load('tvr', name)\n"
         "    config.seed = 7\n"
         "    return config\n"
     )
-    define = lambda base: definition.define(
-        str(tmp_path / "sweep.py"), "", title="t", base=base, variants={"full": {}}
-    )
+
+    def define(base):
+        path = str(tmp_path / "sweep.py")
+        return definition.define(path, "", title="t", base=base, variants={"full": {}})
+
     assert define("tvr").base == load("tvr")
     assert define("ms_sl:tvr").base.model.name == "ms_sl"
     assert define("mine").base.seed == define("mine.py").base.seed == 7
@@ -109,7 +111,7 @@ def test_a_sweep_outside_the_package_names_a_base_or_has_its_own(tmp_path):
         define("tvrr")
 
 
-def test_debug_shrinks_the_base_and_keeps_variants(sweep_of):
+def test_debug_shrinks_the_base_but_keeps_variants(sweep_of):
     blocks = {"euclidean_blocks": 3, "lorentz_blocks": 0, "euclidean_widths": (0.0, 0.5, 1.0)}
     sweep = sweep_of({"three": {"model": blocks}}, "debug", published={"three": {"SumR": 150.0}})
     assert sweep.published == {"three": {"SumR": 150.0}}
@@ -125,35 +127,35 @@ def test_debug_shrinks_the_base_and_keeps_variants(sweep_of):
 
 def test_command_line_changes_every_base_but_no_variant(sweep_of):
     sweep = sweep_of(
-        {"tvr": {"base": "tvr"}, "own": {"base": "tvr", "train": {"epochs": 7}}, "anet": {}},
+        {"tvr": {"base": "tvr"}, "longer tvr": {"base": "tvr", "train": {"epochs": 7}}, "anet": {}},
         bases={"tvr": "../tvr.py"},
         seeds=(0,),
     )
     sweep.base.train.epochs = 3
     sweep.base.data.manual_dir = "somewhere"
-    tvr, own, anet = (run.config for run in expand(sweep))
+    tvr, longer_tvr, anet = (run.config for run in expand(sweep))
     assert (tvr.data.collection, anet.data.collection) == ("tvr", "activitynet")
     assert tvr.model.temperature == 0.09
-    assert [config.train.epochs for config in (tvr, own, anet)] == [3, 7, 3]
-    assert {config.data.manual_dir for config in (tvr, own, anet)} == {"somewhere"}
+    assert [config.train.epochs for config in (tvr, longer_tvr, anet)] == [3, 7, 3]
+    assert {config.data.manual_dir for config in (tvr, longer_tvr, anet)} == {"somewhere"}
     sweep.base.seed = 4
     with pytest.raises(ConfigError, match="config.seeds"):
         expand(sweep)
 
 
-def test_the_value_of_the_first_base_can_be_given_to_all_bases(sweep_of):
+def test_field_set_by_the_user_applies_to_every_base(sweep_of):
     variants = {"tvr": {"base": "tvr"}, "anet": {}}
-    for given, expected in (((), [0.09, 0.6]), (("seeds", "base.model.temperature"), [0.6] * 2)):
+    for fields, expected in (((), [0.09, 0.6]), (("seeds", "base.model.temperature"), [0.6] * 2)):
         sweep = sweep_of(variants, bases={"tvr": "../tvr.py"}, seeds=(0,))
         assert sweep.base.model.temperature == 0.6
-        mark_given(sweep, given)
+        mark_given(sweep, fields)
         mark_given(sweep, ("base.train.epochs",))  # equal in both
         assert [run.config.model.temperature for run in expand(sweep)] == expected
-        assert changed_fields(sweep) == ({"model.temperature": 0.6} if given else {})
+        assert changed_fields(sweep) == ({"model.temperature": 0.6} if fields else {})
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_tasks_share_all_runs_once():
+def test_tasks_share_every_run_exactly_once():
     items = list(range(11))
     for tasks in (1, 3, 11, 20):
         parts = [share(items, task, tasks) for task in range(tasks)]
@@ -164,8 +166,10 @@ def test_tasks_share_all_runs_once():
             share(items, task, tasks)
 
 
-def test_tasks_of_a_slurm_array_are_counted_from_its_first():
-    array = lambda **given: {f"SLURM_ARRAY_TASK_{key}": str(x) for key, x in given.items()}
+def test_tasks_of_a_slurm_array_count_from_its_minimum():
+    def array(**values):
+        return {f"SLURM_ARRAY_TASK_{key}": str(x) for key, x in values.items()}
+
     assert task_of_array({}) == (0, 1)
     assert task_of_array(array(ID=5, COUNT=4, MIN=3, STEP=1)) == (2, 4)
     assert task_of_array(array(ID=8, COUNT=4, MIN=2, STEP=2)) == (3, 4)
@@ -191,7 +195,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("stem", FILES)
-def test_every_sweep_of_the_papers_is_one_that_can_run(stem, tmp_path):
+def test_every_packaged_sweep_can_run(stem, tmp_path):
     for name in ("", "debug", *NAMES.get(stem, ())):
         _check_sweep(stem, name, tmp_path)
 
@@ -203,31 +207,34 @@ def _check_sweep(stem, name, tmp_path):
     runs_each = 1 if "debug" in name else 3 * max(len(sweep.corpora), 1)
     assert len(planned) == len(sweep.variants) * runs_each
     assert len({run.config.to_json() for run in planned}) == len(planned), "two runs are the same"
-    # Printed figures add up to SumR as far as they are rounded.
+    # Printed figures add up to SumR, up to rounding.
     for figures in [*sweep.published.values(), *sweep.cited.values()]:
         if len(figures) > 1 and "SumR" in figures:
             total = sum(figures[name] for name in METRICS[:-1])
             assert total == pytest.approx(figures["SumR"], abs=0.21)
 
 
-def test_hover_figures_are_the_printed_ones_and_corrections_stand_apart():
+def test_hover_sweeps_have_printed_and_corrected_figures():
     sweeps = {k: load(ROOT / f"configs/sweeps/hover_table{k}.py", "") for k in (1, 2, 3, 4)}
     first = sweeps[1]
     assert first.published["HOVER"]["t2v/MRR"] == 0.176
     assert first.published["HOVER"]["Δ t2v/MRR"] == 16.56
     assert first.cited["CLIP4Clip"]["v2t/R@10"] == 19.6
-    assert {name: {k: x[0] for k, x in own.items()} for name, own in first.corrections.items()} == {
+    assert {
+        name: {k: x[0] for k, x in corrections.items()}
+        for name, corrections in first.corrections.items()
+    } == {
         "HOVER": {"t2v/MRR": 0.1645, "Δ t2v/MRR": 8.94},
         "CLIP4Clip": {"v2t/R@10": 29.7},
     }
     assert sweeps[2].published["HOVER"]["Δ t2v/MRR"] == 10.34
     assert sweeps[3].published["HOVER"]["leaves=2/t2v/R@10"] == 19.4
-    # Nothing is published of the baseline of this package.
+    # Nothing is published about the baseline of this package.
     assert not any("flat" in name for sweep in sweeps.values() for name in sweep.published)
     assert {"Frozen", "Frozen on MSR-VTT", "HOVER on MSVD"} <= set(sweeps[2].cited)
 
 
-def test_the_manual_of_hover_has_every_published_figure():
+def test_manual_of_hover_has_every_published_figure():
     manual = (ROOT / "docs" / "hover.md").read_text(encoding="utf-8").replace("−", "-")
     numbers = set(re.findall(r"[+-]?\d+\.\d+", manual))
     for table in (1, 2, 3, 4):
@@ -242,12 +249,12 @@ def test_the_manual_of_hover_has_every_published_figure():
     "name",
     ["debug", "charades-debug", pytest.param("tvr-debug", marks=pytest.mark.slow)],
 )
-def test_the_debug_size_of_hover_has_trees_of_every_number_of_leaves(name, tmp_path):
+def test_debug_size_of_hover_has_every_number_of_leaves(name, tmp_path):
     config = load(ROOT / "configs/hover.py", name)
     source = choose_tree_source(config)
     with source.open() as reader:
         videos = reader.annotations("test")["videos"]
     timed = [moments_from_json(line, name) for line in videos]
-    # The sweeps of test_sweeps_end_to_end.py do so for activitynet-debug.
+    # The sweeps of test_sweeps_end_to_end.py test this for activitynet-debug.
     counts = {min(len(tree.leaves), 5) for tree in build_all(timed, config.trees.form)}
     assert counts == {1, 2, 3, 4, 5}

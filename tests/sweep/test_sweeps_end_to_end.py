@@ -1,4 +1,4 @@
-"""Every sweep of the papers, rehearsed as `FILE.py:debug` says: its runs train and fill its table.
+"""Rehearsals of every packaged sweep in its debug size: its runs train and fill its table.
 
 The configuration is the file's own. All runs of all sweeps share a process, because most of their
 time is tracing and compilation. `launch/test.sh --nightly` trains every variant; otherwise a sweep
@@ -24,12 +24,12 @@ FILES = sorted(path.stem for path in (processes.ROOT / "configs" / "sweeps").glo
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """The folder in which all sweeps prepare their data."""
+    """Folder in which all sweeps prepare their data."""
     return tmp_path_factory.mktemp("prepared")
 
 
 def rehearsed(planned):
-    """The names of the variants that this session trains."""
+    """Return the names of the variants that this session trains."""
     names = list(dict.fromkeys(run.variant for run in planned))
     if len(names) <= 4 or os.environ.get("HLFORMER_TEST_OPTIMISED"):
         return names
@@ -38,18 +38,18 @@ def rehearsed(planned):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stem", FILES)
-def test_a_rehearsal_trains_its_variants_and_fills_its_table(
+def test_rehearsal_trains_variants_and_fills_the_table(
     stem, data_dir, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(data_dir))
     sweep = load(processes.ROOT / "configs" / "sweeps" / f"{stem}.py", "debug")
     planned = definition.expand(sweep)
     only = rehearsed(planned)
-    chosen = definition.choose(planned, only)
-    assert command.perform(sweep, planned, chosen, chosen, tmp_path) == 0
+    selected = definition.choose(planned, only)
+    assert command.perform(sweep, planned, selected, selected, tmp_path) == 0
     printed = capsys.readouterr().out
     table = json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))
-    assert table["total"] == len(planned) and table["finished"] == len(chosen) > 1
+    assert table["total"] == len(planned) and table["finished"] == len(selected) > 1
     for row in table["variants"]:
         assert row["left_out"] == (row["variant"] not in only)
         if row["left_out"]:

@@ -1,4 +1,4 @@
-"""Tables of sweeps."""
+"""Tables of sweeps: metrics, published figures, costs, comparisons, and the data of the runs."""
 
 import csv
 import io
@@ -19,40 +19,55 @@ from hlformer_jax.training.run_directory import WorkdirError
 # Tables
 
 
+def finish(root, run, result, fingerprint=""):
+    """Write the files of a finished run; by default the fingerprint of its data is unknown."""
+    files.write_json(root / run.directory / "result.json", result)
+    if fingerprint:
+        config = json.loads(run.config.to_json())
+        content = {"config": config, "data_fingerprint": fingerprint}
+        files.write_json(root / run.directory / "config.json", content)
+
+
 @pytest.fixture
-def table(result_of, small, tmp_path):
-    sweep, planned = small
+def table(result_of, small_sweep, tmp_path):
+    sweep, planned = small_sweep
     sums = {"full": (10.25, 11.5), "w/ a|b": (9.0,), "bad": ()}
     for run in planned:
         if run.seed < len(sums[run.variant]):
             result = result_of(run, sums[run.variant][run.seed])
-            files.write_json(tmp_path / run.directory / "result.json", result)
+            finish(tmp_path, run, result)
     return tables.publish(sweep, planned, tmp_path)
 
 
-def test_the_table_has_mean_and_sample_deviation(table, tmp_path):
-    full, other, bad = table["variants"]
+def csv_rows(root):
+    """Return the rows of the table.csv of a sweep."""
+    text = (root / "table.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_table_has_mean_and_sample_deviation(table, tmp_path):
+    full, mean_fusion, bad = table["variants"]
     assert full["mean"]["SumR"] == np.mean([10.25, 11.5])
     assert full["std"]["SumR"] == np.std([10.25, 11.5], ddof=1)
     assert full["std"]["R@1"] == 0
-    assert other["mean"]["SumR"] == 9.0
-    assert other["std"]["SumR"] is None
+    assert mean_fusion["mean"]["SumR"] == 9.0
+    assert mean_fusion["std"]["SumR"] is None
     assert bad["mean"]["SumR"] is None
     assert full["published"]["R@100"] == 4.0
     assert full["parameters"] == 1234567
     assert [run["metrics"]["SumR"] for run in full["runs"]] == [10.25, 11.5]
     assert full["runs"][0]["versions"] == {"jax": "0"}
-    assert other["missing_seeds"] == [1]
+    assert mean_fusion["missing_seeds"] == [1]
     assert json.loads((tmp_path / "table.json").read_text()) == json.loads(json.dumps(table))
 
 
-def test_devices_and_versions_that_differ_are_noted(small, result_of, tmp_path):
-    sweep, planned = small
-    found = [("1 x cpu", "0.6"), ("1 x cpu", "0.7"), ("1 x H100", "0.7"), (None, "0.7")]
-    for run, (device, version) in zip(planned, found, strict=False):
-        more = {"device": device, "versions": {"jax": version, "numpy": version}}
-        result = result_of(run, 10.0) | more
-        files.write_json(tmp_path / run.directory / "result.json", result)
+def test_devices_and_versions_that_differ_are_noted(small_sweep, result_of, tmp_path):
+    sweep, planned = small_sweep
+    environments = [("1 x cpu", "0.6"), ("1 x cpu", "0.7"), ("1 x H100", "0.7"), (None, "0.7")]
+    for run, (device, version) in zip(planned, environments, strict=False):
+        fields = {"device": device, "versions": {"jax": version, "numpy": version}}
+        result = result_of(run, 10.0) | fields
+        finish(tmp_path, run, result)
     *_, note = tables.publish(sweep, planned, tmp_path)["notes"]
     assert note == (
         "The runs differ in device (1 x cpu in 2 runs, 1 x H100 in 1 run);"
@@ -60,7 +75,7 @@ def test_devices_and_versions_that_differ_are_noted(small, result_of, tmp_path):
     )
 
 
-def test_markdown_keeps_its_columns_for_any_name(table, tmp_path):
+def test_names_are_escaped_in_markdown(table, tmp_path):
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == r"# a \| title: ActivityNet Captions"
     rows = [line.replace(r"\|", "") for line in lines if line.startswith("|")]
@@ -75,19 +90,19 @@ def test_markdown_keeps_its_columns_for_any_name(table, tmp_path):
     assert escaped == r"a\|b\*c\_d\`e\<f\>\[g\]\\ h"
 
 
-def test_missing_metric_is_a_dash_with_its_reason(result_of, small, tmp_path):
-    sweep, planned = small
+def test_missing_metric_is_a_dash_with_its_reason(result_of, small_sweep, tmp_path):
+    sweep, planned = small_sweep
     for run in planned[:2]:
         result = result_of(run, 10.0)
         del result["metrics"]["R@5"]
-        files.write_json(tmp_path / run.directory / "result.json", result)
+        finish(tmp_path, run, result)
     table = tables.publish(sweep, planned, tmp_path)
     rows = tables.sections(table)[0].rows
     assert rows[1][1:5] == ["1.00", "1.0", "–", "2.0"]
     assert table["absent"] == ["– in every run: no R@5"]
-    files.write_json(tmp_path / planned[3].directory / "result.json", result_of(planned[3], 12.0))
+    finish(tmp_path, planned[3], result_of(planned[3], 12.0))
     table = tables.publish(sweep, planned, tmp_path)
-    # The mean is that of the run that has the metric.
+    # The mean is over the one run that has the metric.
     assert table["variants"][0]["mean"]["R@5"] == 2.0
     assert table["absent"] == ["– in full, seed 0; w/ a|b, seed 0: no R@5"]
     assert "no R@5" in (tmp_path / "table.md").read_text(encoding="utf-8")
@@ -107,16 +122,16 @@ def test_undefined_metric_is_a_dash_with_its_reason(value, sweep_of, result_of, 
     assert [row[1] for row in tables.sections(table)[0].rows[1:]] == ["–", "40.00"]
     reason = f"– in full, seed 0: the test split has no pairs or trees to measure {name} on"
     assert table["absent"] == [reason]
-    full, _ = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8")))
+    full, _ = csv_rows(tmp_path)
     assert full[f"{name}_mean"] == ""
 
 
-def test_references_have_a_row_in_every_view(result_of, small, tmp_path):
-    sweep, planned = small
+def test_references_have_a_row_in_every_view(result_of, small_sweep, tmp_path):
+    sweep, planned = small_sweep
     for run in planned[:3]:
         linear = {"linear baseline": {"R@1": 1.5, "SumR": 31.0}}
         result = result_of(run, 10.0) | {"references": linear}
-        files.write_json(tmp_path / run.directory / "result.json", result)
+        finish(tmp_path, run, result)
     table = tables.publish(sweep, planned, tmp_path)
     main = tables.sections(table)[0]
     row = next(row for row in main.rows if row[0] == "linear baseline")
@@ -128,8 +143,7 @@ def test_references_have_a_row_in_every_view(result_of, small, tmp_path):
     )
     assert [cell for cell in row[1:] if cell != "–"] == ["1.50", "31.00"]
     assert "| linear baseline | 1.50 |" in (tmp_path / "table.md").read_text(encoding="utf-8")
-    written = (tmp_path / "table.csv").read_text(encoding="utf-8")
-    [cells] = [x for x in csv.DictReader(io.StringIO(written)) if x["variant"] == row[0]]
+    [cells] = [x for x in csv_rows(tmp_path) if x["variant"] == row[0]]
     assert (cells["SumR_mean"], cells["SumR_std"], cells["cited"]) == ("31.0", "", "False")
 
 
@@ -138,7 +152,7 @@ def test_missing_group_of_trees_is_named_in_every_view(sweep_of, result_of, tmp_
     sweep = sweep_of({"full": {}}, metrics=names, seeds=(0,))
     planned = expand(sweep)
     result = result_of(planned[0], 10.0) | {"metrics": {"t2v/MRR": 0.25, names[0]: 0.5}}
-    files.write_json(tmp_path / planned[0].directory / "result.json", result)
+    finish(tmp_path, planned[0], result)
     table = tables.publish(sweep, planned, tmp_path)
     reason = "– in every run: the test split has no query of leaves ≥ 5"
     assert table["absent"] == [reason]
@@ -150,10 +164,8 @@ def test_missing_group_of_trees_is_named_in_every_view(sweep_of, result_of, tmp_
     tables.show(table)
     assert reason in capsys.readouterr().out
     (tmp_path / planned[0].directory / "result.json").unlink()
-    files.write_json(
-        tmp_path / planned[0].directory / "result.json", result | {"metrics": {names[0]: 0.5}}
-    )
-    tables.publish(sweep, planned, tmp_path)  # the picture is of the metric that is missing
+    finish(tmp_path, planned[0], result | {"metrics": {names[0]: 0.5}})
+    tables.publish(sweep, planned, tmp_path)  # the picture shows the missing metric
 
 
 CORRECTED = {
@@ -170,18 +182,18 @@ CORRECTED = {
 
 @pytest.fixture
 def corrected(sweep_of, result_of, tmp_path):
-    """A table whose published MRR and change are corrected."""
+    """A table with corrections of a published MRR and change."""
     flat = {"flat": {}, "ours": {"model": {"fusion": "mean"}}}
     sweep = sweep_of(flat, "debug", relative={"ours": "flat"}, **CORRECTED)
     planned = expand(sweep)
     for run, value in zip(planned, (0.2, 0.25), strict=True):
         metrics = {"leaves=2/t2v/MRR": value, "t2v/MRR": value}
         result = result_of(run, 10.0) | {"metrics": metrics}
-        files.write_json(tmp_path / run.directory / "result.json", result)
+        finish(tmp_path, run, result)
     return tables.publish(sweep, planned, tmp_path)
 
 
-def test_printed_figures_stand_beside_corrected_ones(corrected, tmp_path, capsys):
+def test_published_figures_are_shown_beside_corrections(corrected, tmp_path, capsys):
     main, parts, _ = tables.sections(corrected)
     assert main.rows == [
         [
@@ -201,12 +213,12 @@ def test_printed_figures_stand_beside_corrected_ones(corrected, tmp_path, capsys
     assert (main.groups, parts.groups) == ((3, 3, 1), (2, 1))
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "0.176 ¹ | 0.1645 ¹" in text and "- ¹ by its rows" in text
-    flat, ours, theirs = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8")))
-    assert (ours["t2v/MRR_published"], ours["t2v/MRR_corrected"]) == ("0.176", "0.1645")
-    assert (ours["Δ t2v/MRR_published"], ours["Δ t2v/MRR_corrected"]) == ("16.56", "8.94")
-    assert float(ours["Δ t2v/MRR_measured"]) == pytest.approx(25)
-    assert ours["footnotes"] == "by its rows" and not flat["footnotes"]
-    assert (theirs["cited"], theirs["t2v/MRR_published"]) == ("True", "0.151")
+    flat_row, model_row, cited_row = csv_rows(tmp_path)
+    assert (model_row["t2v/MRR_published"], model_row["t2v/MRR_corrected"]) == ("0.176", "0.1645")
+    assert (model_row["Δ t2v/MRR_published"], model_row["Δ t2v/MRR_corrected"]) == ("16.56", "8.94")
+    assert float(model_row["Δ t2v/MRR_measured"]) == pytest.approx(25)
+    assert model_row["footnotes"] == "by its rows" and not flat_row["footnotes"]
+    assert (cited_row["cited"], cited_row["t2v/MRR_published"]) == ("True", "0.151")
     stored = json.loads((tmp_path / "table.json").read_text("utf-8"))
     assert stored["variants"][1]["published"]["t2v/MRR"] == 0.176
     assert stored["variants"][1]["corrected"] == {"t2v/MRR": 0.1645, "Δ t2v/MRR": 8.94}
@@ -218,7 +230,7 @@ def test_printed_figures_stand_beside_corrected_ones(corrected, tmp_path, capsys
     assert "Corrected: by its rows" in figure.texts[-1].get_text()
 
 
-def test_every_view_says_that_the_videos_are_synthetic(corrected, tmp_path, capsys):
+def test_every_view_says_that_videos_are_synthetic(corrected, tmp_path, capsys):
     assert corrected["title"] == "a | title (debug): synthetic captioned videos"
     assert corrected["data"][0]["synthetic"] is True
     tables.show(corrected)
@@ -230,13 +242,13 @@ def test_every_view_says_that_the_videos_are_synthetic(corrected, tmp_path, caps
         text = " ".join(text.split())
         assert "The videos are synthetic, made by this program" in text
         assert "Seed: 0" in text and "trees of somebody" in text
-    for row in csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text("utf-8"))):
+    for row in csv_rows(tmp_path):
         assert (row["synthetic"], row["data"]) == ("True", "synthetic captioned videos")
         assert row["published_on"] == "trees of somebody"
 
 
-def test_the_table_names_data_set_features_and_split_sizes(result_of, small, tmp_path):
-    sweep, planned = small
+def test_table_names_data_set_features_and_split_sizes(result_of, small_sweep, tmp_path):
+    sweep, planned = small_sweep
     sweep.base.data.manual_dir = "/features"
     planned = expand(sweep)
     splits = {"train": {"videos": 9}, "val": {"videos": 1}, "test": {"videos": 4, "captions": 17}}
@@ -248,27 +260,27 @@ def test_the_table_names_data_set_features_and_split_sizes(result_of, small, tmp
         "Measured on: ActivityNet Captions, features i3d (1024 wide) and texts (1024 wide)",
         "Seeds: 0, 1",
     ]
-    files.write_json(tmp_path / planned[0].directory / "result.json", result)
+    finish(tmp_path, planned[0], result)
     table = tables.publish(sweep, planned, tmp_path)
     sizes = "training 9 videos; validation 1 video; test 4 videos, 17 captions"
     assert table["about"][0].endswith(sizes)
 
 
-def test_lines_name_the_variants_if_their_data_differs(sweep_of, result_of, tmp_path):
+def test_data_lines_name_variants_with_different_data(sweep_of, result_of, tmp_path):
     variants = {"full": {}, "narrow": {"data": {"visual_dim": 8}}, "short": {}}
     sweep = sweep_of(variants, seeds=(0, 1))
     planned = expand(sweep)
     splits = {"train": {"videos": 9}}
     for run in planned[::2]:
         result = result_of(run, 10.0) | {"data": describe_data(run.config) | {"splits": splits}}
-        files.write_json(tmp_path / run.directory / "result.json", result)
+        finish(tmp_path, run, result)
     about = results.collect(sweep, planned, tmp_path)["about"]
     assert about[0].startswith("full, short measured on: ") and "(1024 wide)" in about[0]
     assert about[1].startswith("narrow measured on: ") and "(8 wide)" in about[1]
 
 
 @pytest.mark.parametrize("width", [60, 71])
-def test_a_narrow_terminal_shows_a_table_in_parts(width, table, capsys, monkeypatch):
+def test_narrow_terminal_shows_a_table_in_parts(width, table, capsys, monkeypatch):
     monkeypatch.setattr(terminal, "width", lambda: width)
     tables.show(table)
     lines = capsys.readouterr().out.splitlines()
@@ -284,15 +296,15 @@ def test_a_narrow_terminal_shows_a_table_in_parts(width, table, capsys, monkeypa
     assert any(line.strip() == "a | title: ActivityNet Captions (continued)" for line in lines)
 
 
-def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
-    sweep, planned = small
-    chosen = [run for run in planned if run.variant != "bad"]
-    finish(tmp_path, chosen[0], "aaaa", result_of(chosen[0], 10.0))
-    for run in chosen:
+def test_skipped_and_left_out_variants_are_marked(result_of, small_sweep, tmp_path):
+    sweep, planned = small_sweep
+    selection = [run for run in planned if run.variant != "bad"]
+    finish(tmp_path, selection[0], result_of(selection[0], 10.0), "aaaa")
+    for run in selection:
         if run.variant != "full":
             failure = {"skipped": True, "reason": "teacher.hdf5: no such file"}
             files.write_json(tmp_path / run.directory / "failure.json", failure)
-    table = tables.publish(sweep, planned, tmp_path, selection=chosen)
+    table = tables.publish(sweep, planned, tmp_path, selection=selection)
     assert [row[-1] for row in tables.sections(table)[0].rows[1:4]] == [
         *("1 of 2", "skipped", "left out"),
     ]
@@ -305,11 +317,11 @@ def test_skipped_and_left_out_variants_are_marked(result_of, small, tmp_path):
     assert {"skipped", "left out"} <= words
 
 
-def test_the_note_of_the_costs_says_which_runs_each_is_from(result_of, small, tmp_path):
-    sweep, planned = small
+def test_note_of_costs_names_their_runs(result_of, small_sweep, tmp_path):
+    sweep, planned = small_sweep
     for run, seconds in ((planned[0], 1.0), (planned[3], 2.0)):  # seeds of the first variant
         result = result_of(run, 10.0) | {"seconds_per_epoch": seconds, "parameters": int(seconds)}
-        files.write_json(tmp_path / run.directory / "result.json", result)
+        finish(tmp_path, run, result)
     costs = tables.sections(tables.publish(sweep, planned, tmp_path))[1]
     assert (costs.rows[1][1], costs.rows[1][-1]) == ("1", "1.5")
     assert costs.note == (
@@ -326,7 +338,7 @@ def test_the_note_of_the_costs_says_which_runs_each_is_from(result_of, small, tm
         ([], [0], False, [{}], "skipped"), ([0], [1], False, [{}], "1 of 2"),
     ],
 )  # fmt: skip
-def test_runs_are_counted(seeds, missing, left_out, skipped, shown):
+def test_finished_runs_are_counted(seeds, missing, left_out, skipped, shown):
     row = {"seeds": seeds, "missing_seeds": missing, "left_out": left_out, "skipped": skipped}
     assert tables._count_runs(row) == shown
 
@@ -342,7 +354,7 @@ def test_change_needs_both_values(value, reference, change):
     assert tables.change(table, row, "a=1/Δ x") == change
 
 
-def test_comparison_says_whether_a_difference_is_real():
+def test_comparison_tells_real_differences():
     pair = {"first": "a", "second": "b", "difference": 1.0, "queries": (0.5, 1.5)}
     cells = [
         tables._compared(pair | {"queries_seeds": interval, "real": real})[2:]
@@ -355,7 +367,7 @@ def test_comparison_says_whether_a_difference_is_real():
     ]
 
 
-def test_parts_with_other_metrics_have_their_own_table():
+def test_parts_with_different_metrics_have_their_own_table():
     cited = {"method": "m", "published": {"b=2/x": 1.0, "SumR": 2.0}, "corrected": {}}
     nothing = {"parts": [], "variants": [], "relative": {}, "coverage": "", "footnotes": []}
     metrics = ["SumR", "a=1/x", "a=1/y", "b=2/x"]
@@ -366,7 +378,7 @@ def test_parts_with_other_metrics_have_their_own_table():
     )  # fmt: skip
 
 
-def test_costs_of_one_variant_are_enough_for_a_column():
+def test_cost_of_one_variant_has_a_column():
     rows = [
         {**dict.fromkeys(results.COSTS), "variant": "a", "published_costs": {"parameters": 2e6}},
         {**dict.fromkeys(results.COSTS, 0.5), "variant": "b", "published_costs": {}},
@@ -378,12 +390,16 @@ def test_costs_of_one_variant_are_enough_for_a_column():
     assert section.groups == (2, 1, 1, 1, 1, 1)
 
 
-def test_csv_is_numbers(table, tmp_path):
-    full, other, bad, cited = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+def test_csv_has_numbers_without_units(table, tmp_path):
+    full, mean_fusion, bad, cited = csv_rows(tmp_path)
     assert float(full["SumR_mean"]) == np.mean([10.25, 11.5])
     assert float(full["SumR_std"]) == np.std([10.25, 11.5], ddof=1)
     assert float(full["SumR_published"]) == 10
-    assert (other["variant"], other["SumR_std"], other["seeds"]) == ("w/ a|b", "", "0")
+    assert (mean_fusion["variant"], mean_fusion["SumR_std"], mean_fusion["seeds"]) == (
+        "w/ a|b",
+        "",
+        "0",
+    )
     assert (cited["variant"], cited["cited"], cited["SumR_published"]) == ("other", "True", "8.0")
     assert (bad["SumR_mean"], bad["SumR_published"], bad["missing"]) == ("", "9.0", "2")
     assert (full["parameters"], full["parameters_published"], cited["seeds"]) == ("1234567", "", "")
@@ -391,11 +407,14 @@ def test_csv_is_numbers(table, tmp_path):
     assert not any(column.startswith("Δ") for column in full)
 
 
-def test_published_changes_need_no_measured_ones(sweep_of, tmp_path):
+def test_published_changes_do_not_need_measured_ones(sweep_of, tmp_path):
     sweep = sweep_of({"ours": {}}, "debug", **CORRECTED)
     table = results.collect(sweep, expand(sweep), tmp_path)
-    ours, _ = csv.DictReader(io.StringIO(tables.as_csv(table)))
-    assert (ours["Δ t2v/MRR_measured"], ours["Δ t2v/MRR_published"]) == ("", "16.56")
+    model_row, _ = csv.DictReader(io.StringIO(tables.as_csv(table)))
+    assert (model_row["Δ t2v/MRR_measured"], model_row["Δ t2v/MRR_published"]) == ("", "16.56")
+    main, *_ = tables.sections(table)
+    assert main.rows[0][4:6] == ["Δ t2v/MRR", "Δ t2v/MRR published"]
+    assert main.rows[1][4:6] == ["–", "+16.56 % ¹"]
 
 
 SUMS = {
@@ -408,7 +427,7 @@ SUMS = {
 
 @pytest.fixture
 def finished(sweep_of, result_of, tmp_path):
-    """A sweep of two variants on two corpora with two seeds, done."""
+    """A finished sweep of two variants on two corpora with two seeds."""
     sweep = sweep_of(
         {"a": {}, "b": {"model": {"fusion": "mean"}}},
         seeds=(0, 1),
@@ -426,14 +445,14 @@ def finished(sweep_of, result_of, tmp_path):
             "IoU 0.7": 9.0,
             "mIoU": 1,
         }
-        files.write_json(tmp_path / run.directory / "result.json", result)
+        finish(tmp_path, run, result)
         ranks = np.random.default_rng(run.seed).integers(1, 30, 20).astype(np.int32)
         content = {"ranks": ranks, "videos": np.arange(20) // 2}
         files.write_npz(tmp_path / run.directory / "test_queries.npz", content)
     return sweep, planned
 
 
-def test_each_corpus_has_its_folder_and_its_runs(finished):
+def test_each_corpus_has_its_folder_and_runs(finished):
     _, planned = finished
     assert len(planned) == 8
     first, second = planned[0], planned[2]
@@ -443,9 +462,7 @@ def test_each_corpus_has_its_folder_and_its_runs(finished):
     assert all(run.config.eval.moments == "m.json" for run in planned)
 
 
-def test_deviations_are_within_a_corpus_and_ranks_the_mean_over_corpora_and_seeds(
-    finished, tmp_path
-):
+def test_deviations_and_ranks_are_per_corpus(finished, tmp_path):
     a, b = tables.collect(*finished, tmp_path)["variants"]
     assert a["mean"]["SumR"] == np.mean([10, 12, 50, 54])
     within = [np.var([10, 12], ddof=1), np.var([50, 54], ddof=1)]
@@ -458,7 +475,7 @@ def test_deviations_are_within_a_corpus_and_ranks_the_mean_over_corpora_and_seed
 def test_equal_values_share_the_mean_of_their_ranks(finished, result_of, tmp_path):
     sweep, planned = finished
     for run in planned:
-        files.write_json(tmp_path / run.directory / "result.json", result_of(run, 10.0))
+        finish(tmp_path, run, result_of(run, 10.0))
     table = tables.collect(sweep, planned, tmp_path)
     assert [row["rank"] for row in table["variants"]] == [1.5, 1.5]
 
@@ -477,7 +494,7 @@ def test_corpora_count_equally_and_a_missing_corpus_is_noted(finished, tmp_path)
     assert table["notes"][-1].startswith(expected)
 
 
-def test_the_tables_have_ranks_first_moments_and_comparisons(finished, tmp_path, capsys):
+def test_tables_have_ranks_localisation_and_comparisons(finished, tmp_path, capsys):
     table = tables.publish(*finished, tmp_path)
     main, _, localisation, _ = tables.sections(table)
     assert main.rows[1][-2:] == ["1.5", "4"] and localisation.note == (
@@ -493,14 +510,14 @@ def test_the_tables_have_ranks_first_moments_and_comparisons(finished, tmp_path,
     assert "## Localisation" in text and "| a | 40.00 ± 0.00 | 30.50 ± 0.71 |" in text
     assert "## Comparisons" in text
     assert "| a − b | +0.00 |" in text and text.count("| no |") == 1
-    a, _ = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    a, _ = csv_rows(tmp_path)
     assert a["rank"] == "1.5" and a["IoU 0.5_mean"] == "30.5"
     tables.show(table)
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("Localisation", "mIoU", "Comparisons", "rank"))
 
 
-def test_a_rank_waits_for_all_variants(finished, tmp_path):
+def test_ranks_need_results_of_every_variant(finished, tmp_path):
     sweep, planned = finished
     for run in planned:
         if run.variant == "b":
@@ -512,7 +529,7 @@ def test_a_rank_waits_for_all_variants(finished, tmp_path):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("reason", ["left out", "skipped"])
-def test_ranks_are_among_the_variants_that_are_trained(reason, finished, tmp_path):
+def test_ranks_compare_trained_variants(reason, finished, tmp_path):
     sweep, planned = finished
     sweep.variants["c"] = {"model": {"gaze": False}}
     planned = expand(sweep)
@@ -526,20 +543,20 @@ def test_ranks_are_among_the_variants_that_are_trained(reason, finished, tmp_pat
     note = "ranks are among the other variants, without c"
     assert note in tables.notes(table)
     table = tables.collect(sweep, planned, tmp_path)
-    if reason == "left out":  # now it is awaited
+    if reason == "left out":  # without a selection the table waits for it
         assert [row["rank"] for row in table["variants"]] == [None] * 3
         assert note not in tables.notes(table)
 
 
-def test_the_note_names_the_epoch_that_is_tested(sweep_of, tmp_path):
+def test_note_names_the_tested_epoch(sweep_of, tmp_path):
     for select, words in (("SumR", "best epoch by validation SumR;"), ("last", "last epoch;")):
         sweep = sweep_of({"a": {}}, settings={"eval": {"select": select}})
         table = tables.collect(sweep, expand(sweep), tmp_path)
         assert f"Test split, {words}" in tables.sections(table)[0].note
 
 
-def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
-    sweep, planned = small
+def test_table_names_settings_changed_by_the_user(small_sweep, tmp_path):
+    sweep, planned = small_sweep
     assert tables.publish(sweep, planned, tmp_path)["changed"] == {}
     with sweep.unlocked():
         sweep.base.train.epochs = 7
@@ -550,14 +567,14 @@ def test_the_table_says_which_settings_are_not_the_files(small, tmp_path):
     )
 
 
-def test_a_sweep_of_another_family_shows_its_own_metrics(sweep_of, result_of, tmp_path, capsys):
+def test_sweep_of_hover_shows_its_metrics(sweep_of, result_of, tmp_path, capsys):
     names = ("t2v/R@1", "v2t/R@1", "mean")
     sweep = sweep_of({"full": {}}, metrics=names, published={"full": {"mean": 6.0}}, seeds=(0,))
     planned = expand(sweep)
     result = result_of(planned[0], 10.0) | {
         "metrics": dict(zip(names, (4.0, 6.0, 5.0), strict=True))
     }
-    files.write_json(tmp_path / planned[0].directory / "result.json", result)
+    finish(tmp_path, planned[0], result)
     table = tables.publish(sweep, planned, tmp_path)
     assert curves.sweep_figure(table).axes[0].get_xlabel().startswith("test mean")
     tables.show(table)
@@ -565,11 +582,11 @@ def test_a_sweep_of_another_family_shows_its_own_metrics(sweep_of, result_of, tm
     assert "SumR" not in out.replace("validation SumR", "")
     assert "mean published" in out and "v2t/R@1" in out
     assert "| full | 4.00 | 6.00 | 5.00 | 6.0 | 1 |" in (tmp_path / "table.md").read_text()
-    [row] = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    [row] = csv_rows(tmp_path)
     assert (row["t2v/R@1_mean"], row["mean_published"]) == ("4.0", "6.0")
 
 
-def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_of, tmp_path):
+def test_parts_have_their_own_table_with_changes(sweep_of, result_of, tmp_path):
     names = ("leaves=1/t2v/MRR", "leaves=5/t2v/MRR", "t2v/R@1", "t2v/MRR")
     sweep = sweep_of(
         {"flat": {}, "ball": {"model": {"fusion": "mean"}}},
@@ -586,7 +603,7 @@ def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_o
     for run, values in zip(planned, ((0.4, 0.3, 6.0, 0.2), (0.3, 0.33, 7.0, 0.25)), strict=True):
         result = result_of(run, 10.0) | {"metrics": dict(zip(names, values, strict=True))}
         result |= {"seconds_query": 0.0125, "bytes_corpus": 614.4e6}
-        files.write_json(tmp_path / run.directory / "result.json", result)
+        finish(tmp_path, run, result)
     main, parts, costs = tables.sections(tables.publish(sweep, planned, tmp_path))
     assert main.rows == [
         ["", "t2v/R@1", "t2v/R@1 published", "t2v/MRR", "t2v/MRR published", "Δ t2v/MRR", "seeds"],
@@ -604,43 +621,29 @@ def test_parts_have_a_table_of_their_own_and_changes_a_column(sweep_of, result_o
         ["leaves ≥ 5, flat", "0.300", "–", "–", "–"],
         ["leaves ≥ 5, ball", "0.330", "0.120", "+10.00 %", "+8.33 %"],
     ]
-    flat, ball, _ = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    flat, ball, _ = csv_rows(tmp_path)
     assert float(ball["Δ t2v/MRR_measured"]) == pytest.approx(25)
     assert float(ball["leaves=1/Δ t2v/MRR_measured"]) == pytest.approx(-25)
     assert flat["Δ t2v/MRR_measured"] == ball["Δ t2v/MRR_published"] == ""
 
 
-def test_a_change_may_be_printed_for_some_parts_only(sweep_of, result_of, tmp_path):
-    names = ("leaves=1/t2v/MRR", "leaves=5/t2v/MRR", "t2v/MRR")
-    published = {"full": {"leaves=5/Δ t2v/MRR": 8.33}}
-    sweep = sweep_of({"full": {}}, metrics=names, published=published, seeds=(0,))
-    [run] = expand(sweep)
-    result = result_of(run, 10.0) | {"metrics": dict.fromkeys(names, 0.5)}
-    files.write_json(tmp_path / run.directory / "result.json", result)
-    assert tables.sections(tables.publish(sweep, [run], tmp_path))[1].rows == [
-        ["", "t2v/MRR", "Δ t2v/MRR", "Δ t2v/MRR published"],
-        ["leaves = 1, full", "0.500", "–", "–"],
-        ["leaves ≥ 5, full", "0.500", "–", "+8.33 %"],
-    ]
-
-
-def test_a_sweep_may_show_parts_of_the_test_split_only(sweep_of, result_of, tmp_path):
+def test_sweep_may_show_parts_of_the_test_split_only(sweep_of, result_of, tmp_path):
     names = ("leaves=2/t2v/MRR", "leaves=3/t2v/MRR")
     sweep = sweep_of({"full": {}}, metrics=names, seeds=(0,))
     [run] = expand(sweep)
     result = result_of(run, 10.0) | {"metrics": dict(zip(names, (0.5, 0.25), strict=True))}
-    files.write_json(tmp_path / run.directory / "result.json", result)
+    finish(tmp_path, run, result)
     main, parts, _ = tables.sections(tables.publish(sweep, [run], tmp_path))
     assert main.rows == [["", "seeds"], ["full", "1"]]
     assert [row[1] for row in parts.rows[1:]] == ["0.500", "0.250"]
 
 
-def test_published_costs_stand_beside_measured_ones(sweep_of, result_of, tmp_path):
+def test_published_costs_are_shown_beside_measured_ones(sweep_of, result_of, tmp_path):
     costs = {"full": {"parameters": 4.85e6, "seconds_query": 12.93e-3, "bytes_corpus": 250.11e6}}
     sweep = sweep_of({"full": {}}, seeds=(0,), published_costs=costs, notes=["of 250 videos"])
     planned = expand(sweep)
     result = result_of(planned[0], 10.0) | {"seconds_query": 0.0125, "bytes_corpus": 614.4e6}
-    files.write_json(tmp_path / planned[0].directory / "result.json", result)
+    finish(tmp_path, planned[0], result)
     table = tables.publish(sweep, planned, tmp_path)
     rows = tables.sections(table)[1].rows
     assert dict(zip(*rows, strict=True)) == {
@@ -652,23 +655,21 @@ def test_published_costs_stand_beside_measured_ones(sweep_of, result_of, tmp_pat
     assert "of 250 videos" in tables.notes(table)
 
 
-def test_ratios_of_moments_are_parts_where_all_runs_have_them(small, result_of, tmp_path):
-    sweep, planned = small
+def test_moment_ratios_are_shown_if_all_runs_have_them(small_sweep, result_of, tmp_path):
+    sweep, planned = small_sweep
     for count, run in enumerate(planned[:2]):
         result = result_of(run, 10.0)
         result["metrics"] |= {"ratio=0-0.2/R@1": 1.0, "ratio=0-0.2/SumR": 60.0 + count}
-        files.write_json(tmp_path / run.directory / "result.json", result)
+        finish(tmp_path, run, result)
     table = tables.publish(sweep, planned, tmp_path)
     part = tables.sections(table)[1]
     assert part.title == "By ratio" and part.rows[1][:3] == ["ratio=0-0.2, full", "1.00", "60.00"]
     assert "ratio=0-0.2/SumR_mean" in (tmp_path / "table.csv").read_text()
-    files.write_json(tmp_path / planned[2].directory / "result.json", result_of(planned[2], 10.0))
+    finish(tmp_path, planned[2], result_of(planned[2], 10.0))
     assert tables.collect(sweep, planned, tmp_path)["parts"] == []
 
 
-def test_captions_without_times_are_counted_where_moments_are_measured(
-    finished, result_of, tmp_path
-):
+def test_note_counts_captions_with_times(finished, result_of, tmp_path):
     sweep, planned = finished
     for run in planned:
         path = tmp_path / run.directory / "result.json"
@@ -683,18 +684,14 @@ def test_captions_without_times_are_counted_where_moments_are_measured(
     assert note in (tmp_path / "table.md").read_text("utf-8")
 
 
-def test_a_task_that_was_overtaken_writes_the_complete_table(
-    result_of, small, tmp_path, monkeypatch
-):
-    sweep, planned = small
+def test_overtaken_task_writes_the_complete_table(result_of, small_sweep, tmp_path, monkeypatch):
+    sweep, planned = small_sweep
     write = tables.write
 
     def overtaken(table, root, replace):
         write(table, root, replace)
         if table["finished"] == 0:  # meanwhile another task ends
-            files.write_json(
-                root / planned[0].directory / "result.json", result_of(planned[0], 8.0)
-            )
+            finish(root, planned[0], result_of(planned[0], 8.0))
 
     monkeypatch.setattr(tables, "write", overtaken)
     assert tables.publish(sweep, planned, tmp_path)["finished"] == 1
@@ -702,8 +699,8 @@ def test_a_task_that_was_overtaken_writes_the_complete_table(
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_sweep_writes_its_own_tables_again_and_no_one_elses(small, tmp_path):
-    sweep, planned = small
+def test_sweep_replaces_only_its_own_tables(small_sweep, tmp_path):
+    sweep, planned = small_sweep
     (tmp_path / "notes.md").write_text("theirs")
     for _ in range(2):
         tables.check_place(tmp_path, files.Replace.OWN)
@@ -725,7 +722,7 @@ def test_the_sweep_writes_its_own_tables_again_and_no_one_elses(small, tmp_path)
 # Data
 
 
-def test_comparisons_use_the_runs_of_the_table_and_name_the_others(finished, tmp_path):
+def test_comparisons_use_finished_runs_and_name_missing_ranks(finished, tmp_path):
     sweep, planned = finished
     before = tables.collect(sweep, planned, tmp_path)
     unfinished, without_ranks = planned[0], planned[1]
@@ -739,29 +736,20 @@ def test_comparisons_use_the_runs_of_the_table_and_name_the_others(finished, tmp
     assert not any("comparisons" in note for note in before["notes"])
 
 
-def finish(root, run, fingerprint, result):
-    """A finished run on data of a fingerprint; None: not recorded."""
-    files.write_json(root / run.directory / "result.json", result)
-    if fingerprint:
-        config = json.loads(run.config.to_json())
-        content = {"config": config, "data_fingerprint": fingerprint}
-        files.write_json(root / run.directory / "config.json", content)
-
-
-def test_a_table_of_two_data_sets_is_refused(result_of, small, tmp_path):
-    sweep, planned = small
-    finish(tmp_path, planned[0], "aaaa", result_of(planned[0], 10.0))
-    finish(tmp_path, planned[2], None, result_of(planned[2], 10.0))
+def test_table_of_two_data_sets_is_refused(result_of, small_sweep, tmp_path):
+    sweep, planned = small_sweep
+    finish(tmp_path, planned[0], result_of(planned[0], 10.0), "aaaa")
+    finish(tmp_path, planned[2], result_of(planned[2], 10.0))
     table = tables.collect(sweep, planned, tmp_path)
     assert table["finished"] == 2
     assert table["notes"][-1].startswith(f"{planned[2].directory} does not say which data was used")
-    for other in (planned[1], planned[-1]):  # of another variant, and of another seed
-        finish(tmp_path, other, "bbbb", result_of(other, 20.0))
-        message = rf"{planned[0].directory} .*'aaaa'.*{other.directory} has 'bbbb'.* `workdir`"
+    for run in (planned[1], planned[-1]):  # another variant, and another seed
+        finish(tmp_path, run, result_of(run, 20.0), "bbbb")
+        message = rf"{planned[0].directory} .*'aaaa'.*{run.directory} has 'bbbb'.* `workdir`"
         with pytest.raises(MixedDataError, match=message) as raised:
             tables.publish(sweep, planned, tmp_path)
         assert "\n" not in str(raised.value)
-        finish(tmp_path, other, "aaaa", result_of(other, 20.0))
+        finish(tmp_path, run, result_of(run, 20.0), "aaaa")
     assert not (tmp_path / "table.md").exists()
     assert tables.collect(sweep, planned, tmp_path)["finished"] == 4
     (tmp_path / planned[0].directory / "config.json").write_text("{")
@@ -769,7 +757,7 @@ def test_a_table_of_two_data_sets_is_refused(result_of, small, tmp_path):
         tables.collect(sweep, planned, tmp_path)
 
 
-def test_variants_with_other_data_are_compared_among_themselves(sweep_of, result_of, tmp_path):
+def test_variants_may_have_different_data(sweep_of, result_of, tmp_path):
     sweep = sweep_of(
         {"a": {}, "b": {"data": {"manual_dir": "/other"}}},
         settings={"data": {"manual_dir": "/first"}},
@@ -784,7 +772,7 @@ def test_variants_with_other_data_are_compared_among_themselves(sweep_of, result
             data = {**describe_data(run.config), "splits": splits, **features[run.variant]}
             chance = {name: float(videos) for name in sweep.metrics}
             more = {"data": data, "references": {"chance": chance}}
-            finish(tmp_path, run, f"of {run.variant}", result_of(run, 10.0) | more)
+            finish(tmp_path, run, result_of(run, 10.0) | more, f"of {run.variant}")
 
     def references():
         rows = tables.collect(sweep, planned, tmp_path)["references"]
@@ -796,6 +784,6 @@ def test_variants_with_other_data_are_compared_among_themselves(sweep_of, result
     table = tables.collect(sweep, planned, tmp_path)
     assert [data["splits"]["test"]["videos"] for data in table["data"]] == [9, 8]
     assert references() == {"chance, data of a": 9.0, "chance, data of b": 8.0}
-    finish(tmp_path, planned[-1], "of a", result_of(planned[-1], 10.0))
+    finish(tmp_path, planned[-1], result_of(planned[-1], 10.0), "of a")
     with pytest.raises(MixedDataError, match=r"b/seed0 .*'of b'.*b/seed1 has 'of a'"):
         tables.collect(sweep, planned, tmp_path)

@@ -34,17 +34,17 @@ def shown(path, fps=12):
         ("a.mov", "mjpeg"),
     ],
 )
-def test_a_clip_holds_exactly_the_frames_between_its_bounds(tmp_path, name, codec):
-    fine = {"pixels": "yuvj420p", "qmin": 1, "qmax": 1} if codec == "mjpeg" else {"gop_size": 9}
-    path = videos.write(tmp_path / name, codec, **fine)
+def test_clip_has_exactly_the_frames_between_its_bounds(tmp_path, name, codec):
+    quality = {"pixels": "yuvj420p", "qmin": 1, "qmax": 1} if codec == "mjpeg" else {"gop_size": 9}
+    path = videos.write(tmp_path / name, codec, **quality)
     out = tmp_path / "clip.mp4"
     video.cut(path, 1.01, 2.26, out)
     # Frame 12 is shown until 1.0833, frame 27 from 2.25: 10 ms of it.
     assert [number for _, number in shown(out, 100)] == [
         math.floor((1.01 + k / 100) * 12 + 1e-9) for k in range(125)
-    ] or name in {"a.mkv", "a.webm"}  # whose timestamps are rounded
-    found = dict.fromkeys(number for _, number in shown(out, 100))
-    assert list(found) == list(range(12, 28))
+    ] or name in {"a.mkv", "a.webm"}  # their timestamps are rounded
+    numbers = dict.fromkeys(number for _, number in shown(out, 100))
+    assert list(numbers) == list(range(12, 28))
     assert video.probe(out).duration == pytest.approx(1.25, abs=2e-3)
 
 
@@ -66,20 +66,20 @@ def test_frames_of_a_variable_rate_keep_their_times(tmp_path):
     assert video.probe(tmp_path / "clip.mp4").duration == pytest.approx(1.6, abs=1e-4)
 
 
-def test_a_clip_is_upright_and_of_even_size(tmp_path):
+def test_clip_is_upright_and_of_even_size(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=12, paint=videos.quadrants)
     videos.turned(path, (0, 1, -1, 0))
     video.cut(path, 0, 0.5, tmp_path / "clip.mp4")
     image = next(video.sample(tmp_path / "clip.mp4")).image
     assert image.shape == (64, 48, 3)
     corners = image[[16, 16, 48, 48], [12, 36, 12, 36]]
-    wanted = np.array([[0, 0, 255], [255, 0, 0], [255, 255, 255], [0, 255, 0]])
-    assert np.abs(corners.astype(int) - wanted).max() < 12  # the colours survive too
+    expected = np.array([[0, 0, 255], [255, 0, 0], [255, 255, 255], [0, 255, 0]])
+    assert np.abs(corners.astype(int) - expected).max() < 12  # the colours survive too
 
 
 def test_odd_sizes_lose_a_row_at_most(tmp_path):
-    odd = lambda k: np.full((47, 63, 3), 90, np.uint8)
-    path = videos.write(tmp_path / "a.mkv", "ffv1", paint=odd, pixels="bgr0", frames=6)
+    image = np.full((47, 63, 3), 90, np.uint8)
+    path = videos.write(tmp_path / "a.mkv", "ffv1", paint=lambda _: image, pixels="bgr0", frames=6)
     video.cut(path, 0, 0.4, tmp_path / "clip.mp4")
     assert video.probe(tmp_path / "clip.mp4")[1:3] == (62, 46)
 
@@ -95,10 +95,10 @@ def test_senseless_bounds_are_refused(tmp_path):
 
 
 def test_clip_never_replaces_its_video(tmp_path):
-    path, other = videos.write(tmp_path / "a.mp4"), tmp_path / "other.mp4"
-    other.write_bytes(b"theirs")
+    path, foreign_file = videos.write(tmp_path / "a.mp4"), tmp_path / "other.mp4"
+    foreign_file.write_bytes(b"theirs")
     os.link(path, tmp_path / "hard.mp4")
-    (tmp_path / "link.mp4").symlink_to(other)
+    (tmp_path / "link.mp4").symlink_to(foreign_file)
     os.mkfifo(tmp_path / "pipe.mp4")
     before = path.read_bytes()
     for name in ("a.mp4", "other.mp4", "hard.mp4", "link.mp4", "pipe.mp4"):
@@ -107,15 +107,15 @@ def test_clip_never_replaces_its_video(tmp_path):
     for name in ("a.mp4", "hard.mp4", "link.mp4", "pipe.mp4"):
         with pytest.raises((files.OutputError, video.VideoError)):
             video.cut(path, 0, 1, tmp_path / name, replace=files.Replace.ANY)
-    assert path.read_bytes() == before and other.read_bytes() == b"theirs"
-    video.cut(path, 0, 1, other, replace=files.Replace.ANY)
-    assert video.probe(other).duration == pytest.approx(1)
+    assert path.read_bytes() == before and foreign_file.read_bytes() == b"theirs"
+    video.cut(path, 0, 1, foreign_file, replace=files.Replace.ANY)
+    assert video.probe(foreign_file).duration == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
     ("suffix", "form"), [("mp4", "mp4"), ("M4V", "mp4"), ("mov", "mov"), ("mkv", "matroska")]
 )
-def test_the_container_follows_the_suffix(tmp_path, suffix, form):
+def test_container_follows_the_suffix(tmp_path, suffix, form):
     path, out = videos.write(tmp_path / "a.mp4", sound=(0, 3)), tmp_path / f"clip.{suffix}"
     video.cut(path, 0.5, 2, out)
     with av.open(str(out)) as container:
@@ -126,7 +126,7 @@ def test_the_container_follows_the_suffix(tmp_path, suffix, form):
     assert video.probe(out).duration == pytest.approx(1.5, abs=0.05)
 
 
-def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path):
+def test_unknown_suffix_is_refused(tmp_path):
     path = videos.write(tmp_path / "a.mp4")
     for name in ("clip", "clip.txt", "clip.mp4.part", ".mp4", "clip.webm"):
         with pytest.raises(video.VideoError, match=r"\.m4v"):
@@ -134,7 +134,7 @@ def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
 
 
-def test_unwritable_clip_says_why_and_leaves_the_older_one(tmp_path, monkeypatch):
+def test_unwritable_clip_says_why_and_keeps_the_older_one(tmp_path, monkeypatch):
     path, out = videos.write(tmp_path / "a.mp4", frames=6), tmp_path / "clip.mp4"
     with pytest.raises(video.VideoError, match="written") as error:
         video.cut(path, 0, 0.5, path / "clip.mp4")
@@ -157,7 +157,7 @@ def test_unwritable_clip_says_why_and_leaves_the_older_one(tmp_path, monkeypatch
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "clip.mp4"]
 
 
-def test_a_stopped_cut_leaves_nothing(tmp_path):
+def test_stopped_cut_leaves_no_file(tmp_path):
     path, frames = videos.write(tmp_path / "a.mp4"), [1, 2, 3]
     with pytest.raises(IndexError):
         video.cut(path, 0, 3, tmp_path / "clip.mp4", pulse=frames.pop)
@@ -172,8 +172,8 @@ def test_a_stopped_cut_leaves_nothing(tmp_path):
         ("a.mkv", (3, 4), (0.5, 4), (2.5, 3.5)),  # a gap before it is silent
     ],
 )
-def test_sound_is_cut_where_the_pictures_are(tmp_path, name, sound, part, heard):
-    """A tone sounds from and until two seconds of the video, and is heard from two of the clip."""
+def test_sound_is_cut_with_the_pictures(tmp_path, name, sound, part, heard):
+    """`sound` and `heard` are the start and end of a tone in the video and in the clip."""
     path = videos.write(tmp_path / name, frames=48, sound=sound)
     out = tmp_path / "clip.mp4"
     video.cut(path, *part, out)
@@ -202,7 +202,7 @@ def test_last_picture_is_shown_until_the_sound_ends(tmp_path, name):
         video.cut(path, 7, 8, tmp_path / "clip.mp4")
 
 
-def test_the_clip_of_a_silent_video_is_silent(tmp_path):
+def test_clip_of_a_silent_video_is_silent(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=6)
     video.cut(path, 0, 0.5, tmp_path / "clip.mp4")
     with av.open(str(tmp_path / "clip.mp4")) as container:
@@ -224,7 +224,7 @@ def test_thumbnail_is_the_frame_shown_at_its_second(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi"])
-def test_times_rounded_to_milliseconds_mean_the_frame_that_begins_there(tmp_path, name):
+def test_time_in_milliseconds_selects_its_frame(tmp_path, name):
     path = videos.write(tmp_path / name, gop_size=13)
     start, end = round(13 / 12, 3), round(20 / 12, 3)
     assert start < 13 / 12 and end > 20 / 12
@@ -234,8 +234,8 @@ def test_times_rounded_to_milliseconds_mean_the_frame_that_begins_there(tmp_path
     assert list(numbers) == list(range(13, 20))
     with av.open(str(tmp_path / "cut.mp4")) as clip:
         assert clip.streams.video[0].frames == 7 and clip.streams.video[0].start_time == 0
-    begin, _ = video.copy(path, start, end, tmp_path / "copy.mkv")
-    assert begin == pytest.approx(13 / 12, abs=2e-3)  # its keyframe
+    copy_start, _ = video.copy(path, start, end, tmp_path / "copy.mkv")
+    assert copy_start == pytest.approx(13 / 12, abs=2e-3)  # its keyframe
 
 
 def test_thumbnail_is_never_wider_than_its_video(tmp_path):
@@ -247,7 +247,7 @@ def test_thumbnail_is_never_wider_than_its_video(tmp_path):
 
 
 @pytest.mark.parametrize(("time", "width"), [(float("nan"), 32), (0, 0)])
-def test_a_senseless_time_or_width_is_refused(tmp_path, time, width):
+def test_senseless_time_or_width_is_refused(tmp_path, time, width):
     with pytest.raises(ValueError, match="finite"):
         video.thumbnail(tmp_path / "a.mp4", time, width)
 
@@ -258,18 +258,19 @@ def test_copy_begins_at_the_keyframe_before(tmp_path, name):
     zero = video.probe(path).start if name == "a.ts" else 0
     original = {videos.number(frame.image): frame.image for frame in video.sample(path, 12)}
     for out in (tmp_path / "clip.mp4", tmp_path / "clip.mkv"):
-        begin, end = video.copy(path, 1.01, 2.26, out)
-        assert begin <= 1.01 and end >= 2.26 and begin == pytest.approx(zero + 9 / 12, abs=0.13)
-        assert video.probe(out).duration == pytest.approx(end - begin, abs=0.09)
+        copy_start, copy_end = video.copy(path, 1.01, 2.26, out)
+        assert copy_start <= 1.01 and copy_end >= 2.26
+        assert copy_start == pytest.approx(zero + 9 / 12, abs=0.13)
+        assert video.probe(out).duration == pytest.approx(copy_end - copy_start, abs=0.09)
         copied = list(video.sample(out, 12))
         assert videos.number(copied[0].image) == 9
-        assert copied[-1].time + begin >= 2.26 - 1 / 12
+        assert copied[-1].time + copy_start >= 2.26 - 1 / 12
         for frame in copied:  # not encoded again
             assert np.array_equal(frame.image, original[videos.number(frame.image)])
         with av.open(str(out)) as container:
             times = [float(packet.pts * packet.time_base) for packet in container.demux(audio=0)
                      if packet.pts is not None]  # fmt: skip
-        assert times[0] < 0.15 and -0.15 < times[-1] + begin - 2.26 < 0.01
+        assert times[0] < 0.15 and -0.15 < times[-1] + copy_start - 2.26 < 0.01
         assert np.diff(times).max() < 0.15
 
 
@@ -301,7 +302,7 @@ def test_copy_without_timestamps_is_refused(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
 @pytest.mark.parametrize("write", [video.cut, video.copy])
-def test_a_clip_says_when_and_where_it_was_recorded(tmp_path, write, suffix):
+def test_clip_keeps_date_and_place_of_recording(tmp_path, write, suffix):
     stated = {"creation_time": "2021-05-06T07:08:09Z", "location": "+52.5000+013.4000/"}
     with av.open(str(videos.write(tmp_path / "a.mp4", gop_size=12))) as source:
         with av.open(str(tmp_path / "b.mp4"), "w") as container:
@@ -313,9 +314,9 @@ def test_a_clip_says_when_and_where_it_was_recorded(tmp_path, write, suffix):
                     container.mux(packet)
     write(tmp_path / "b.mp4", 1.0, 2.0, tmp_path / f"clip{suffix}")
     with av.open(str(tmp_path / f"clip{suffix}")) as container:
-        found = {name.lower(): text for name, text in container.metadata.items()}
-    assert found["location"] == stated["location"]
-    assert found["creation_time"].startswith("2021-05-06T07:08:10")
+        metadata = {name.lower(): text for name, text in container.metadata.items()}
+    assert metadata["location"] == stated["location"]
+    assert metadata["creation_time"].startswith("2021-05-06T07:08:10")
     info = video.probe(tmp_path / f"clip{suffix}"), video.probe(tmp_path / "b.mp4")
     assert info[0].recorded == info[1].recorded + 1
     write(tmp_path / "a.mp4", 1.0, 2.0, tmp_path / f"plain{suffix}")
@@ -323,7 +324,7 @@ def test_a_clip_says_when_and_where_it_was_recorded(tmp_path, write, suffix):
 
 
 def decoded(path):
-    """Seconds and pixels of all frames."""
+    """Return the seconds and pixels of all frames."""
     with opened(path) as film:
         return [
             (float(time), frame.to_ndarray(format="rgb24").tobytes())
@@ -332,7 +333,7 @@ def decoded(path):
 
 
 def heard(path):
-    """Seconds at which the packets of a file's sound begin, from the start of its pictures."""
+    """Return the seconds, from the first picture, at which the packets of the sound begin."""
     zero = video.probe(path).start
     with av.open(str(path)) as container:
         return [
@@ -368,14 +369,14 @@ SLOW = {
     *("h264.m2ts", "h264.vob", "h264.avi", "mpeg1.mpg", "mpeg2.mpg", "mpeg2.ts"),
     *("mpeg4 open.mkv", "huffyuv.avi", "flac.mkv"),
 }
-"""Kinds whose likes are among the others."""
+"""Kinds that are similar to faster ones."""
 
 
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in COPIED],
 )
-def test_a_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
+def test_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
     codec, settings, sound = COPIED[name]
     rate = 8000 if sound == "libopencore_amrnb" else 11025 if name == "flv1.flv" else 48_000
     tone = {"sound": (0, 4), "sound_codec": sound, "sound_rate": rate} if sound else {}
@@ -386,29 +387,33 @@ def test_a_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
     )  # fmt: skip
     source, out = decoded(path), tmp_path / "clip.mkv"
     for start, end in ((0, 0.5), (1.5, 2.25), (3.5, 3.9)):
-        begin, stop = video.copy(path, start, end, out, replace=files.Replace.ANY)
-        assert begin <= max(start, source[0][0]) and stop >= end - 1e-6
-        wanted = [(time - begin, image) for time, image in source if begin - 1e-6 <= time < end]
-        found = decoded(out)
-        assert [image for _, image in found[: len(wanted)]] == [image for _, image in wanted]
-        times = [time for time, _ in found[: len(wanted)]]
-        assert times == pytest.approx([time for time, _ in wanted], abs=2e-3)  # Matroska's ticks
+        copy_start, copy_end = video.copy(path, start, end, out, replace=files.Replace.ANY)
+        assert copy_start <= max(start, source[0][0]) and copy_end >= end - 1e-6
+        expected = [
+            (time - copy_start, image) for time, image in source if copy_start - 1e-6 <= time < end
+        ]
+        copied = decoded(out)
+        assert [image for _, image in copied[: len(expected)]] == [image for _, image in expected]
+        times = [time for time, _ in copied[: len(expected)]]
+        assert times == pytest.approx([time for time, _ in expected], abs=2e-3)  # Matroska's ticks
         if sound:
-            ours = [time - begin for time in heard(path) if begin - 1e-6 <= time < end]
-            theirs = heard(out)
-            frame = max(np.diff(ours), default=0.1) + 2e-3
-            assert theirs[0] == pytest.approx(ours[0], abs=frame)
-            assert theirs[-1] == pytest.approx(ours[-1], abs=frame)
+            source_times = [
+                time - copy_start for time in heard(path) if copy_start - 1e-6 <= time < end
+            ]
+            copied_times = heard(out)
+            frame = max(np.diff(source_times), default=0.1) + 2e-3
+            assert copied_times[0] == pytest.approx(source_times[0], abs=frame)
+            assert copied_times[-1] == pytest.approx(source_times[-1], abs=frame)
 
 
-def test_a_copy_keeps_hidden_frames_that_others_need(tmp_path):
+def test_copy_keeps_hidden_reference_frames(tmp_path):
     # As `ffmpeg -t` or a phone trims: the edit list ends before a frame that B-frames refer to.
     path = videos.write(
         tmp_path / "a.mp4", rate=25, frames=41, gop_size=80,
         options={"x264-params": "bframes=3:b-adapt=0:scenecut=0"},
     )  # fmt: skip
     content = bytearray(path.read_bytes())
-    duration = content.index(b"elst") + 12  # of the only entry, in milliseconds
+    duration = content.index(b"elst") + 12  # duration of the only entry, in milliseconds
     content[duration : duration + 4] = (38 * 40).to_bytes(4, "big")
     path.write_bytes(content)
     with av.open(str(path)) as container:
@@ -416,7 +421,7 @@ def test_a_copy_keeps_hidden_frames_that_others_need(tmp_path):
     source = decoded(path)
     video.copy(path, 0, 2, tmp_path / "clip.mkv")
     assert decoded(tmp_path / "clip.mkv")[: len(source)] == source
-    # Where the file's decoding times are invalid, times come from the decoder, which hides frames.
+    # If the decoding times of a file are invalid, times come from the decoder, which hides frames.
     with opened(path) as film:
         times, start, end = clips._times_by_decoding(
             film, clips._Keyframe(Fraction(0), None, 0), Fraction(2)
@@ -460,7 +465,7 @@ def test_file_that_appears_beside_a_clip_is_named(tmp_path, monkeypatch, write):
 
 
 @pytest.mark.parametrize("write", [video.cut, video.copy])
-def test_disk_that_takes_no_more_names_the_clip(tmp_path, write):
+def test_full_disk_is_reported_with_the_clip(tmp_path, write):
     path, out = videos.write(tmp_path / "a.mp4"), tmp_path / "clip.mp4"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
@@ -476,26 +481,29 @@ def test_disk_that_takes_no_more_names_the_clip(tmp_path, write):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("size", [clocks.MAX_BYTES_SCANNED, 0])
 @pytest.mark.parametrize("seconds", [(48, 3), (6, 48), (3, 24, 24)])
-def test_every_reset_of_a_clock_is_found(tmp_path, monkeypatch, size, seconds):
-    """Resets near the start and the end too; with size 0 as in files that are not read in full."""
+def test_every_reset_of_a_clock_is_detected(tmp_path, monkeypatch, size, seconds):
+    """Include resets near the start and the end; size 0 is like a file that is not read in full."""
     monkeypatch.setattr(clocks, "MAX_BYTES_SCANNED", size)
     monkeypatch.setattr(clocks, "_PLACES", 16)
     path, steady = tmp_path / "a.ts", tmp_path / "steady.ts"
-    with open(path, "wb") as whole:
-        for number, length in enumerate(seconds):
-            paint = lambda _, number=number: videos.grey(10 * number)
-            part = videos.write(steady, rate=2, frames=2 * length, paint=paint, sound=(0, length))
-            whole.write(part.read_bytes())
+    with open(path, "wb") as file:
+        for place, length in enumerate(seconds):
+            image = videos.grey(10 * place)
+            part = videos.write(
+                steady, rate=2, frames=2 * length, paint=lambda _, image=image: image,
+                sound=(0, length),
+            )  # fmt: skip
+            file.write(part.read_bytes())
     with opened(steady) as film:
         assert film.has_steady_clock
     ends = np.cumsum(seconds).tolist()
     out = tmp_path / "clip.mkv"
-    for number, end in enumerate(ends):
-        assert videos.number(picture_of(video.thumbnail(path, end - 1, 64))) == 10 * number
+    for place, end in enumerate(ends):
+        assert videos.number(picture_of(video.thumbnail(path, end - 1, 64))) == 10 * place
         with pytest.raises(video.VideoError, match="clock that was reset"):
             video.copy(path, end - 2, end - 1, tmp_path / "copy.mkv")
         video.cut(path, end - 2, end - 1, out, replace=files.Replace.ANY)
-        assert {number for _, number in shown(out)} == {10 * number}
+        assert {number for _, number in shown(out)} == {10 * place}
         with av.open(str(out)) as container:
             levels = [np.abs(frame.to_ndarray()).max() for frame in container.decode(audio=0)]
         assert len(levels) > 40 and np.median(levels) > 0.5

@@ -1,4 +1,4 @@
-"""Frames as pictures: upright, of square pixels, of the standard range."""
+"""Frames as pictures: upright, with square pixels, in standard range."""
 
 import io
 import itertools
@@ -26,7 +26,7 @@ from hlformer_jax.video import pixels
         ((0, -1, -1, 0), "wgbr"),
     ],
 )
-def test_pictures_are_turned_and_mirrored_as_the_file_asks(tmp_path, matrix, corners):
+def test_display_matrix_turns_and_mirrors_pictures(tmp_path, matrix, corners):
     path = videos.turned(videos.write(tmp_path / "a.mp4", paint=videos.quadrants, frames=2), matrix)
     image = next(iter(video.sample(path))).image
     height, width, _ = image.shape
@@ -49,21 +49,21 @@ def test_palette_in_the_first_packet_colours_later_frames(tmp_path):
         assert videos.number(np.asarray(picture)) == 12 * second
 
 
-def test_the_shorter_side_is_scaled_down_and_never_up(tmp_path):
+def test_shorter_side_is_scaled_down_but_never_up(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=2)
     assert next(iter(video.sample(path, size=24))).image.shape == (24, 32, 3)
     assert next(iter(video.sample(path, size=100))).image.shape == (48, 64, 3)
 
 
 @pytest.mark.slow
-def test_a_huge_picture_is_scaled_without_a_huge_copy(tmp_path):
+def test_huge_picture_is_scaled_without_a_huge_copy(tmp_path):
     (frame,) = video.sample(videos.huge_picture(tmp_path), size=100)
     assert frame.image.shape == (100, 100, 3)
     assert abs(frame.image.mean() - 200) < 3
 
 
 def to_bt709():
-    """Linear BT.2020 to linear BT.709, from the chromaticities of the primaries and of D65."""
+    """Return the matrix from linear BT.2020 to linear BT.709 by the primaries and D65."""
 
     def to_xyz(*primaries):
         columns = np.asarray([[x / y, 1, (1 - x - y) / y] for x, y in primaries]).T
@@ -80,13 +80,13 @@ def linear(code):
 
 
 def pq(light):
-    """Codes of cd/m²."""
+    """Return the PQ codes of light in cd/m²."""
     power = (light / 10_000) ** (2610 / 16384)
     return ((3424 / 4096 + 2413 / 128 * power) / (1 + 2392 / 128 * power)) ** (2523 / 32)
 
 
 def hlg(light):
-    """Codes of the scene whose light a display of 1,000 cd/m² shows so."""
+    """Return the HLG codes of light in cd/m² on a display of 1,000 cd/m²."""
     luminance = light @ [0.2627, 0.6780, 0.0593]
     scene = light / 1000 * (np.maximum(luminance, 1e-9)[..., None] / 1000) ** (1 / 1.2 - 1)
     return np.where(
@@ -97,7 +97,7 @@ def hlg(light):
 
 
 def coded(picture, transfer):
-    """A picture of sRGB, 8 bit, in HDR: paper of either range is as bright."""
+    """Return an 8-bit sRGB picture in HDR, with the same brightness of white paper."""
     light = 203 * linear(picture / 255) @ np.linalg.inv(to_bt709()).T
     return np.rint(65_535 * {pixels.PQ: pq, pixels.HLG: hlg}[transfer](light)).astype(np.uint16)
 
@@ -106,23 +106,23 @@ def coded(picture, transfer):
 def test_light_below_the_knee_is_unchanged(transfer):
     # sRGB's 224 is light of 0.745.
     picture = np.random.default_rng(0).integers(0, 225, (40, 50, 3), np.uint8)
-    found = pixels.to_standard(coded(picture, transfer), transfer, pixels.BT2020)
-    # One for rounding; the standard's matrix is rounded as well.
-    assert np.abs(found.astype(int) - picture).max() <= 1
+    shown = pixels.to_standard(coded(picture, transfer), transfer, pixels.BT2020)
+    # A difference of 1 is rounding; the standard's matrix is rounded too.
+    assert np.abs(shown.astype(int) - picture).max() <= 1
 
 
 @pytest.mark.parametrize(("transfer", "paper"), [(pixels.PQ, 0.5807), (pixels.HLG, 0.75)])
 def test_reference_white_and_brighter_light(transfer, paper):
-    """The codes of 203 cd/m² are those that ITU-R BT.2408 states."""
+    """Compare with the codes of 203 cd/m² in ITU-R BT.2408."""
     codes = np.linspace(0, 65_535, 999).astype(np.uint16)
     image = np.broadcast_to(codes[None, :, None], (1, 999, 3))
-    found = pixels.to_standard(image, transfer, pixels.BT2020)[0, :, 0].astype(int)
-    assert (np.diff(found) >= 0).all() and found[0] == 0 and found[-1] == 255
+    shown = pixels.to_standard(image, transfer, pixels.BT2020)[0, :, 0].astype(int)
+    assert (np.diff(shown) >= 0).all() and shown[0] == 0 and shown[-1] == 255
     white = np.full((1, 1, 3), round(paper * 65_535), np.uint16)
     assert 240 <= pixels.to_standard(white, transfer, pixels.BT2020).min() < 250
 
 
-def test_a_highlight_keeps_its_hue():
+def test_highlight_keeps_its_hue():
     light = 203 * np.asarray([4.0, 2.0, 1.0]) @ np.linalg.inv(to_bt709()).T
     image = np.rint(65_535 * pq(light)).astype(np.uint16)[None, None]
     shown = linear(pixels.to_standard(image, pixels.PQ, pixels.BT2020)[0, 0] / 255)
@@ -138,7 +138,8 @@ def test_hdr_video_is_shown_in_standard_range(tmp_path, transfer, name):
     path = videos.write(
         tmp_path / "a.mp4",
         "libx265",
-        # Of two, PyAV's MP4 has a damaged header at times: all come when the encoder is flushed.
+        # With two frames, which the encoder returns when it is flushed, PyAV's MP4 sometimes has a
+        # damaged header.
         frames=36,
         paint=lambda _: coded(picture, transfer),
         pixels="yuv420p10le",
@@ -148,6 +149,6 @@ def test_hdr_video_is_shown_in_standard_range(tmp_path, transfer, name):
     image = next(iter(video.sample(path))).image
     for rows in (slice(4, 20), slice(28, 44)):
         for columns in (slice(4, 28), slice(36, 60)):
-            # Ten bits, and the codec.
+            # Ten bits and the codec round.
             difference = image[rows, columns].astype(int) - picture[rows, columns]
             assert np.abs(difference).max() <= 4

@@ -1,11 +1,10 @@
-"""Files: listed, opened, decoded with true times, sampled, sought in, probed."""
+"""Video files: listing, opening, decoding with true times, sampling, seeking and probing."""
 
 import contextlib
 import errno
 import itertools
 import math
 import os
-import pathlib
 import pickle
 import re
 import socket
@@ -41,7 +40,7 @@ def test_finds_sorted_videos_except_hidden_ones(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mp4", "mkv", "avi", "flv", "ts", "webm", "wmv", "mpg"])
-def test_video_without_a_known_suffix_is_found_by_content(tmp_path, kind):
+def test_video_without_a_known_suffix_is_recognised(tmp_path, kind):
     codec = {"webm": "libvpx-vp9", "wmv": "wmv2", "flv": "flv", "mpg": "mpeg2video"}
     rate = 25 if kind == "mpg" else 12
     videos.write(tmp_path / f"a.{kind}", codec.get(kind, "mpeg4"), frames=6, rate=rate)
@@ -50,7 +49,7 @@ def test_video_without_a_known_suffix_is_found_by_content(tmp_path, kind):
 
 
 def test_other_files_are_not_taken_for_videos(tmp_path):
-    videos.write(tmp_path / "a.ts", frames=6)  # a transport stream, and no program
+    videos.write(tmp_path / "a.ts", frames=6)  # a transport stream, not TypeScript
     touch(tmp_path, "program.ts", "Good.x", content=b"Go export const a = 1;\n" * 40)
     touch(tmp_path, "empty", content=b"")
     touch(tmp_path, "sound", content=b"RIFF\0\0\0\0WAVEfmt ")
@@ -59,7 +58,7 @@ def test_other_files_are_not_taken_for_videos(tmp_path):
     assert names(tmp_path) == ["a.ts"]
 
 
-def test_links_out_are_followed_and_those_in_a_circle_once(tmp_path):
+def test_links_are_followed_once(tmp_path):
     touch(tmp_path, "z/real/a.mp4")
     (tmp_path / "z" / "real" / "up").symlink_to(tmp_path)
     (tmp_path / "a-link").symlink_to(tmp_path / "z" / "real")
@@ -71,7 +70,7 @@ def test_links_out_are_followed_and_those_in_a_circle_once(tmp_path):
     assert "more/a.mp4" in names(tmp_path / "inside")
 
 
-def test_path_that_is_no_folder_gives_one_line(tmp_path):
+def test_find_refuses_a_path_that_is_not_a_folder(tmp_path):
     touch(tmp_path, "a.mp4")
     with pytest.raises(video.VideoError, match="not a folder"):
         video.find(tmp_path / "a.mp4")
@@ -83,15 +82,16 @@ def test_unlistable_subfolder_is_reported(tmp_path, monkeypatch):
     touch(tmp_path, "a/b.mp4", "c.mp4")
     listing = os.scandir
 
-    def refuse(place):
-        if str(place).endswith("a"):
-            raise PermissionError(13, "Permission denied", str(place))
-        return listing(place)
+    def refuse(path):
+        if str(path).endswith("a"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listing(path)
 
     monkeypatch.setattr("os.scandir", refuse)
-    told = []
-    assert names(tmp_path, report=told.append) == ["c.mp4"]
-    assert len(told) == 1 and "may not be read" in told[0] and repr(str(tmp_path / "a")) in told[0]
+    lines = []
+    assert names(tmp_path, report=lines.append) == ["c.mp4"]
+    [line] = lines
+    assert "may not be read" in line and repr(str(tmp_path / "a")) in line
 
 
 def test_only_regular_files_are_opened(tmp_path):
@@ -104,38 +104,38 @@ def test_only_regular_files_are_opened(tmp_path):
         assert "a.mp4" in names(tmp_path)
 
 
-def test_file_systems_of_the_kernel_are_left_out_and_named(tmp_path):
+def test_kernel_file_systems_are_left_out_and_named(tmp_path):
     if not listing._pseudo_devices():
         pytest.skip("there are none on this machine")
     touch(tmp_path, "a.mp4")
     (tmp_path / "processes").symlink_to("/proc")
     (tmp_path / "log").symlink_to("/proc/kmsg")
     (tmp_path / "log.mp4").symlink_to("/proc/self/mem")
-    told = []
-    assert names(tmp_path, report=told.append) == ["a.mp4"]
-    assert any("'/proc'" in line or "processes" in line for line in told)
-    assert any("log" in line and "1 more" in line for line in told) and len(told) == 2
-    assert video.find("/proc", told.append) == [] and "'/proc'" in told[-1]
+    lines = []
+    assert names(tmp_path, report=lines.append) == ["a.mp4"]
+    assert any("'/proc'" in line or "processes" in line for line in lines)
+    assert any("log" in line and "1 more" in line for line in lines) and len(lines) == 2
+    assert video.find("/proc", lines.append) == [] and "'/proc'" in lines[-1]
 
 
 def test_unreadable_files_are_counted_and_named(tmp_path, monkeypatch):
-    touch(tmp_path, "a", "b", "c.mp4", "d/e.ts", "c.srt", "c.txt")  # no video has these suffixes
+    touch(tmp_path, "a", "b", "c.mp4", "d/e.ts", "c.srt", "c.txt")  # not suffixes of videos
 
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("hlformer_jax.files.open_regular", refuse)
-    told = []
-    assert names(tmp_path, report=told.append) == ["c.mp4", "d/e.ts"]
-    [line] = told
+    lines = []
+    assert names(tmp_path, report=lines.append) == ["c.mp4", "d/e.ts"]
+    [line] = lines
     assert "1 more" in line and str(tmp_path) in line
     (tmp_path / "b").unlink()
-    told.clear()
-    names(tmp_path, report=told.append)
-    assert told == [f"{str(tmp_path / 'a')!r} cannot be read: whether it is a video is not known"]
+    lines.clear()
+    names(tmp_path, report=lines.append)
+    assert lines == [f"{str(tmp_path / 'a')!r} cannot be read: whether it is a video is not known"]
 
 
-def test_a_search_for_videos_can_be_stopped_anywhere(tmp_path):
+def test_find_can_be_stopped_anywhere(tmp_path):
     touch(tmp_path, "a/b/c.mp4", "d.mp4", "e")
     calls = []
     assert len(names(tmp_path, pulse=lambda: calls.append(None))) == 2
@@ -175,11 +175,11 @@ def test_unusable_file_is_refused_in_one_line(tmp_path, capfd, kind):
 
 
 @pytest.mark.parametrize("kind", videos.PLAYLISTS)
-def test_a_playlist_that_is_not_recognised_is_not_followed(tmp_path, kind):
+def test_unrecognised_playlist_is_not_followed(tmp_path, kind):
     path = videos.PLAYLISTS[kind](tmp_path)
     with contextlib.suppress(av.FFmpegError), read.demuxer(path) as container:
-        assert not container.streams.video  # but taken for subtitles, say
-    with av.open(f"file:{tmp_path / 'part.mp4'}"):  # which is one that could be followed
+        assert not container.streams.video  # for example, it is taken for subtitles
+    with av.open(f"file:{tmp_path / 'part.mp4'}"):  # the playlist could be followed
         pass
 
 
@@ -207,24 +207,24 @@ def test_video_with_any_file_name_is_read_and_cut(tmp_path, name):
     assert video.find(tmp_path) == sorted(tmp_path.iterdir(), key=os.fsencode)
 
 
-def test_a_relative_name_is_no_protocol(tmp_path, monkeypatch):
+def test_relative_name_is_not_a_protocol(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ordinary(tmp_path, "plain.mp4").rename("pipe:0")
     assert len(list(video.sample("pipe:0"))) == 3
 
 
-def test_a_wrong_suffix_does_not_matter(tmp_path):
+def test_wrong_suffix_does_not_matter(tmp_path):
     for name in ("a.avi", "b.ts", "c.jpg", "d"):
         ordinary(tmp_path, "plain.mkv").rename(tmp_path / name)
         assert len(list(video.sample(tmp_path / name))) == 3
 
 
-def test_a_photograph_called_video_is_a_video_of_one_frame(tmp_path):
+def test_photograph_is_a_video_of_one_frame(tmp_path):
     path = videos.photograph(tmp_path)
     assert [frame.time for frame in video.sample(path)] == [0]
 
 
-def test_a_file_without_permission_is_refused(tmp_path):
+def test_file_without_permission_is_refused(tmp_path):
     path = ordinary(tmp_path)
     path.chmod(0)
     before = os.geteuid()
@@ -279,20 +279,20 @@ def test_largest_stream_is_chosen_without_a_default(tmp_path):
         assert read == {film.stream.index}
 
 
-def test_a_picture_is_refused_from_one_pixel_above_the_limit_on():
+def test_picture_above_the_pixel_limit_is_refused():
     check_size(Path("a.mp4"), MAX_PIXELS, 1)
     with pytest.raises(video.VideoError, match="134217729 x 1"):
         check_size(Path("a.mp4"), MAX_PIXELS + 1, 1)
 
 
-def test_an_error_can_be_sent_between_processes(tmp_path):
+def test_error_can_be_sent_between_processes(tmp_path):
     with pytest.raises(video.VideoError) as error:
         video.probe(tmp_path / "a.mp4")
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("error", "what"),
+    ("error", "reason"),
     [
         (MemoryError(), "does not fit into memory"),
         (av.error.InvalidDataError(1, "invalid"), "is not a video that FFmpeg knows"),
@@ -301,11 +301,11 @@ def test_an_error_can_be_sent_between_processes(tmp_path):
         (OSError(), "cannot be read (OSError)"),
     ],
 )
-def test_errors_of_ffmpeg_and_of_the_disk_are_explained(error, what):
-    with pytest.raises(video.VideoError) as told, faults.name_errors("a.mp4"):
+def test_errors_of_ffmpeg_and_of_the_disk_are_explained(error, reason):
+    with pytest.raises(video.VideoError) as caught, faults.name_errors("a.mp4"):
         raise error
-    assert str(told.value).startswith(f"'a.mp4' {what}")
-    assert told.value.__cause__ is error and "\n" not in str(told.value)
+    assert str(caught.value).startswith(f"'a.mp4' {reason}")
+    assert caught.value.__cause__ is error and "\n" not in str(caught.value)
 
 
 def test_timestamps_that_do_not_rise_are_reported(tmp_path):
@@ -316,7 +316,7 @@ def test_timestamps_that_do_not_rise_are_reported(tmp_path):
 
 @pytest.fixture
 def film(tmp_path):
-    """Twelve frames a second, whose timestamps are in milliseconds."""
+    """An opened video of 12 frames a second with timestamps in milliseconds."""
     with opened(videos.write(tmp_path / "film.mkv", frames=24)) as opening:
         yield opening
 
@@ -349,7 +349,7 @@ def test_late_frames_are_dropped_or_count_as_a_jump(film):
     assert (clock.disordered, clock.jumps) == (2, 1)
 
 
-def test_a_gap_of_an_hour_is_kept_and_a_longer_one_is_a_jump(film):
+def test_gap_of_more_than_an_hour_is_a_jump(film):
     clock = Clock(film)
     assert times(clock, 0, 3600) == [0, 3600]
     assert clock.jumps == 0
@@ -360,7 +360,7 @@ def test_a_gap_of_an_hour_is_kept_and_a_longer_one_is_a_jump(film):
     assert clock.end == film.end
 
 
-def test_a_file_without_timestamps_begins_at_its_first_frame(tmp_path):
+def test_file_without_timestamps_starts_at_its_first_frame(tmp_path):
     with opened(videos.write(tmp_path / "a.h264", frames=6)) as raw:
         assert raw.start is None
         clock, frame = Clock(raw), stamped(None)
@@ -369,12 +369,17 @@ def test_a_file_without_timestamps_begins_at_its_first_frame(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [1, 3, 10])
-def test_slow_videos_with_reordered_frames_have_right_timestamps(tmp_path, seconds):
+def test_slow_videos_with_reordered_frames_have_right_times(tmp_path, seconds):
     options = {"preset": "medium", "x264-params": "bframes=3:b-adapt=0:b-pyramid=normal"}
     path = videos.write(tmp_path / "a.mp4", rate=Fraction(1, seconds), frames=12, options=options)
     frames = video.sample(path, 1 / seconds)
-    found = [(frame.time, videos.number(frame.image)) for frame in frames]
-    assert found == [(k * seconds, k) for k in range(12)] and not frames.warning
+    samples = [(frame.time, videos.number(frame.image)) for frame in frames]
+    assert samples == [(k * seconds, k) for k in range(12)] and not frames.warning
+
+
+def delay(places, seconds):
+    """Return a function of a packet's place that is `seconds` for these places, or else 0."""
+    return lambda place: seconds if place in places else 0
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
@@ -383,66 +388,69 @@ def test_contradictory_timestamps_are_dropped(tmp_path, suffix, b_frames):
     plain = videos.write(
         tmp_path / f"plain.{suffix}", rate=25, frames=150, max_b_frames=b_frames, gop_size=50
     )
-    leaps = ((60, 61), 300), ((60, 61), 10), (range(60, 85), 300), ((60, 61, 90), 40)
-    for wrong, by in leaps:
-        late = lambda place, wrong=wrong, by=by: by if place in wrong else 0
-        frames = video.sample(videos.restamped(plain, tmp_path / f"a.{suffix}", late), 25)
-        found = [(frame.time, videos.number(frame.image)) for frame in frames]
-        assert [number for _, number in found] == [place % 40 for place in range(150)]
+    errors = ((60, 61), 300), ((60, 61), 10), (range(60, 85), 300), ((60, 61, 90), 40)
+    for wrong, by in errors:
+        path = videos.restamped(plain, tmp_path / f"a.{suffix}", delay(wrong, by))
+        frames = video.sample(path, 25)
+        samples = [(frame.time, videos.number(frame.image)) for frame in frames]
+        assert [number for _, number in samples] == [place % 40 for place in range(150)]
         # Matroska's ticks are milliseconds.
-        assert [time for time, _ in found] == pytest.approx([k / 25 for k in range(150)], abs=2e-3)
+        assert [time for time, _ in samples] == pytest.approx(
+            [k / 25 for k in range(150)], abs=2e-3
+        )
         assert f"{len(wrong)} packets have wrong timestamps" in frames.warning
 
 
 @pytest.mark.parametrize("b_frames", [0, 2])
-def test_decoding_times_that_leap_and_come_back_are_dropped(tmp_path, b_frames):
+def test_decoding_times_that_leap_and_return_are_dropped(tmp_path, b_frames):
     path = videos.write(tmp_path / "a.flv", rate=25, frames=150, max_b_frames=b_frames, gop_size=50)
     plain = path.read_bytes()
     for wrong, by in (((60, 61), 300), ((60,), -2), (range(60, 65), -2.4), ((60, 62), 5)):
         path.write_bytes(plain)
-        late = lambda place, wrong=wrong, by=by: by if place in wrong else 0
-        frames = video.sample(videos.restamped_flv(path, late), 25)
-        found = [(frame.time, videos.number(frame.image)) for frame in frames]
-        assert [number for _, number in found] == [place % 40 for place in range(150)]
-        assert [time for time, _ in found] == pytest.approx([k / 25 for k in range(150)], abs=2e-3)
+        frames = video.sample(videos.restamped_flv(path, delay(wrong, by)), 25)
+        samples = [(frame.time, videos.number(frame.image)) for frame in frames]
+        assert [number for _, number in samples] == [place % 40 for place in range(150)]
+        assert [time for time, _ in samples] == pytest.approx(
+            [k / 25 for k in range(150)], abs=2e-3
+        )
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
 @pytest.mark.parametrize("b_frames", [0, 2])
-def test_a_gap_after_which_the_frames_go_on_is_no_error(tmp_path, suffix, b_frames):
+def test_gap_between_frames_is_kept(tmp_path, suffix, b_frames):
     times = [k / 25 + (300 if k >= 60 else 0) for k in range(150)]
     path = videos.write(
         tmp_path / f"a.{suffix}", times=times, rate=25, frames=150, max_b_frames=b_frames
     )
     with opened(path) as film:
-        found = [float(time) for time, _ in read.Decoder(film, lambda *_: True)]
-    assert found == pytest.approx(times, abs=2e-3)
+        decoded_times = [float(time) for time, _ in read.Decoder(film, lambda *_: True)]
+    assert decoded_times == pytest.approx(times, abs=2e-3)
 
 
-def test_sampling_behind_a_jump_ahead_skips_no_needed_frame(tmp_path):
+def test_sampling_after_a_jump_skips_no_needed_frame(tmp_path):
     times = [k / 12 for k in range(18)] + [90_000.3 + k / 12 for k in range(18)]
     path = videos.write(
         tmp_path / "a.mkv", "mjpeg", times=times, frames=36, pixels="yuvj420p", qmin=1, qmax=1
     )
     with opened(path) as film:
-        every = [
+        all_frames = [
             (float(time), videos.number(frame.to_ndarray(format="rgb24")))
             for time, frame in read.Decoder(film)
         ]
     for rate in (2, 5):
         for place, frame in enumerate(video.sample(path, rate)):
-            shown = [number for time, number in every if time <= place / rate + 1e-6]
+            shown = [number for time, number in all_frames if time <= place / rate + 1e-6]
             assert videos.number(frame.image) == shown[-1]
 
 
 @pytest.mark.slow
-def test_every_second_of_two_recordings_joined_is_found(tmp_path):
+def test_every_second_of_joined_recordings_is_sampled(tmp_path):
     path = videos.write(tmp_path / "a.ts", rate=25, frames=100, max_b_frames=2, gop_size=25)
-    other = videos.write(tmp_path / "b.ts", rate=25, frames=75, paint=videos.quadrants)
-    path.write_bytes(path.read_bytes() + other.read_bytes())
+    second_recording = videos.write(tmp_path / "b.ts", rate=25, frames=75, paint=videos.quadrants)
+    path.write_bytes(path.read_bytes() + second_recording.read_bytes())
     frames = list(video.sample(path, 5))
     for frame in frames:
-        [(_, _, picture)] = found(path, frame.time + 0.01)[:1]
+        [(_, _, picture)] = frames_shown_from(path, frame.time + 0.01)[:1]
         assert picture == videos.number(frame.image)
     assert len({videos.number(frame.image) for frame in frames[-14:]}) == 1
     with pytest.raises(video.VideoError, match="clock that was reset"):
@@ -453,36 +461,36 @@ def test_every_second_of_two_recordings_joined_is_found(tmp_path):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("offset", [95_436, 95_439, 95_440])
-def test_thumbnails_are_right_where_the_clock_of_a_stream_wraps(tmp_path, offset):
-    """33 bits of 1/90,000 s end after 95,443.7 s."""
+def test_frames_are_right_where_the_clock_wraps(tmp_path, offset):
+    """Cross 95,443.7 s, where 33 bits of 1/90,000 s wrap."""
     path = videos.write(
         tmp_path / "a.ts", rate=25, frames=150, max_b_frames=2, gop_size=25,
         muxer={"output_ts_offset": str(offset)},
     )  # fmt: skip
     assert len(list(video.sample(path, 25))) == 150
     for second in (0, 0.02, 0.3, 0.9, 1.02, 2.5, 4.1, 5.9):
-        assert found(path, second)[0][2] == math.floor(second * 25 + 1e-9) % 40
+        assert frames_shown_from(path, second)[0][2] == math.floor(second * 25 + 1e-9) % 40
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
 def test_video_of_an_old_encoder_is_decoded_right_after_a_seek(tmp_path, suffix):
-    """x264 before core 151 wrote 4:4:4 with an error; only the first packet names the encoder."""
+    """Decode 4:4:4 of x264 before core 151, which only the first packet names as the encoder."""
     source = Path(__file__).with_name("x264_core_148.mp4")  # of two keyframes
     path = videos.stamped(source, tmp_path / f"a.{suffix}")
     with opened(path) as film:
-        whole = [frame.to_ndarray(format="rgb24") for _, frame in read.Decoder(film)]
+        images = [frame.to_ndarray(format="rgb24") for _, frame in read.Decoder(film)]
     for place in (0, 4, 5, 7):
         with opened(path) as film:
             _, _, frame = next(frames_from(film, Fraction(place, 12) + Fraction(1, 100)))
-        np.testing.assert_array_equal(frame.to_ndarray(format="rgb24"), whole[place])
+        np.testing.assert_array_equal(frame.to_ndarray(format="rgb24"), images[place])
     video.copy(path, 0.4, 0.6, tmp_path / "clip.mkv")
     with opened(tmp_path / "clip.mkv") as film:
         for place, (_, frame) in enumerate(read.Decoder(film), 4):
-            np.testing.assert_array_equal(frame.to_ndarray(format="rgb24"), whole[place])
+            np.testing.assert_array_equal(frame.to_ndarray(format="rgb24"), images[place])
 
 
 def test_avi_frames_take_decoding_times_in_order(tmp_path):
-    """The container has no others: what FFmpeg guesses of them is not asked."""
+    """Use the decoding times, because AVI has no others and FFmpeg's guesses are wrong."""
     path = videos.write(tmp_path / "a.avi", "mpeg4", frames=6, max_b_frames=2)
     with opened(path) as avi:
         clock = Clock(avi)
@@ -490,9 +498,9 @@ def test_avi_frames_take_decoding_times_in_order(tmp_path):
         for packet in packets[:3]:
             clock.sent(packet)
         stamps = sorted(packet.dts * avi.unit for packet in packets[:3])
-        found = [clock.time(stamped(99), coming) for coming in (2, 1, 0)]
+        times = [clock.time(stamped(99), coming) for coming in (2, 1, 0)]
         assert np.diff(stamps).tolist() == [avi.period] * 2
-        assert found == [stamp - avi.start for stamp in stamps]
+        assert times == [stamp - avi.start for stamp in stamps]
 
 
 @pytest.mark.parametrize(
@@ -501,27 +509,34 @@ def test_avi_frames_take_decoding_times_in_order(tmp_path):
 def test_skipping_frames_changes_no_pixel(tmp_path, monkeypatch, codec, suffix):
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 255, (48, 64, 3), np.uint8)
-    paint = lambda k: np.roll(noise, (k, 3 * k), (0, 1))
+
+    def paint(k):
+        return np.roll(noise, (k, 3 * k), (0, 1))
+
     path = videos.write(
         tmp_path / f"a.{suffix}", codec, paint=paint, rate=25, frames=75, max_b_frames=3
     )
     for fps in (1, 2.5, 7):
-        found = list(video.sample(path, fps))
+        skipping = list(video.sample(path, fps))
         with monkeypatch.context() as patch:
             patch.setattr(read, "SKIPPING", frozenset())
-            every = list(video.sample(path, fps))
-        assert [frame.time for frame in found] == [frame.time for frame in every]
-        for one, other in zip(found, every, strict=True):
-            np.testing.assert_array_equal(one.image, other.image)
+            complete = list(video.sample(path, fps))
+        assert [frame.time for frame in skipping] == [frame.time for frame in complete]
+        for frame, reference in zip(skipping, complete, strict=True):
+            np.testing.assert_array_equal(frame.image, reference.image)
 
 
 @pytest.fixture
 def decoders(monkeypatch):
-    """All decoders from here on."""
-    made, original = [], read.Decoder.__init__
-    note = lambda self, *a, **b: made.append(self) or original(self, *a, **b)
-    monkeypatch.setattr(read.Decoder, "__init__", note)
-    return made
+    """All decoders that are created during a test."""
+    made_decoders, original = [], read.Decoder.__init__
+
+    def record(self, *values, **options):
+        made_decoders.append(self)
+        original(self, *values, **options)
+
+    monkeypatch.setattr(read.Decoder, "__init__", record)
+    return made_decoders
 
 
 def test_fewer_frames_are_decoded_than_there_are(tmp_path, decoders):
@@ -532,18 +547,18 @@ def test_fewer_frames_are_decoded_than_there_are(tmp_path, decoders):
 
 @pytest.mark.parametrize("kind", videos.USED)
 def test_decodable_parts_are_used_and_the_rest_is_reported(tmp_path, capfd, kind):
-    make, (least, most), told = videos.USED[kind]
+    make, (least, most), warning = videos.USED[kind]
     path = make(tmp_path)
     frames = video.sample(path, 4)
     times = [frame.time for frame in frames]
     assert least <= frames.end <= most
     assert times[0] == 0 and np.diff(times) == pytest.approx(0.25, abs=0.1)
-    assert re.search(told, frames.warning) and "\n" not in frames.warning
+    assert re.search(warning, frames.warning) and "\n" not in frames.warning
     assert video.probe(path).width == 64
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_fault_of_the_disk_is_no_end_of_a_video(tmp_path, monkeypatch):
+def test_disk_error_is_not_the_end_of_a_video(tmp_path, monkeypatch):
     path, packets = ordinary(tmp_path, "a.mkv"), read.packets_after_seek
 
     def count_frames(error):
@@ -552,8 +567,8 @@ def test_a_fault_of_the_disk_is_no_end_of_a_video(tmp_path, monkeypatch):
             raise error
 
         monkeypatch.setattr(read, "packets_after_seek", failing)
-        with opened(path) as found:
-            return len(list(frames_from(found, Fraction(1))))
+        with opened(path) as film:
+            return len(list(frames_from(film, Fraction(1))))
 
     assert count_frames(av.error.InvalidDataError(1, "Invalid data", "a.mkv")) > 1
     with pytest.raises(video.VideoError, match="Input/output error"):
@@ -561,27 +576,27 @@ def test_a_fault_of_the_disk_is_no_end_of_a_video(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("module", [clocks, read])
-def test_a_fault_of_the_disk_shortens_no_video(tmp_path, monkeypatch, module):
+def test_disk_error_does_not_shorten_a_video(tmp_path, monkeypatch, module):
     path = ordinary(tmp_path, "a.ts")
 
     def failing(packets, *_):
         yield next(packets)
         raise av.error.FFmpegError(errno.EIO, "Input/output error", "a.ts")
 
-    with opened(path) as found, monkeypatch.context() as patch:
+    with opened(path) as film, monkeypatch.context() as patch:
         patch.setattr(module, "Timestamps", failing)
         with pytest.raises(av.FFmpegError, match="Input/output error"):
-            read._measure_length(found) if module is read else found.recordings
-    with opened(path) as found:  # nothing was cached
-        assert len(found.recordings) == 1
-        assert read._measure_length(found) == pytest.approx(3)
+            read._measure_length(film) if module is read else film.recordings
+    with opened(path) as film:  # nothing was cached
+        assert len(film.recordings) == 1
+        assert read._measure_length(film) == pytest.approx(3)
 
 
-def test_a_file_cut_off_at_any_place_ends_in_frames_or_one_line(tmp_path):
-    whole = {
+def test_truncated_file_gives_frames_or_one_line(tmp_path):
+    sources = {
         suffix: ordinary(tmp_path, f"whole.{suffix}") for suffix in ("mp4", "mkv", "ts", "avi")
     }
-    for suffix, source in whole.items():
+    for suffix, source in sources.items():
         content = source.read_bytes()
         path = tmp_path / f"part.{suffix}"
         for length in range(1, len(content), len(content) // 12):
@@ -592,7 +607,7 @@ def test_a_file_cut_off_at_any_place_ends_in_frames_or_one_line(tmp_path):
                 assert "\n" not in str(error)
 
 
-def test_a_file_deleted_while_it_is_read_is_read_to_its_end(tmp_path):
+def test_file_deleted_during_reading_is_read_to_its_end(tmp_path):
     path = ordinary(tmp_path, rate=12, frames=120)
     frames = iter(video.sample(path))
     next(frames)
@@ -600,7 +615,7 @@ def test_a_file_deleted_while_it_is_read_is_read_to_its_end(tmp_path):
     assert len(list(frames)) == 9
 
 
-def test_a_file_cut_off_while_it_is_read_ends_with_a_warning(tmp_path):
+def test_file_truncated_during_reading_gives_a_warning(tmp_path):
     path = ordinary(tmp_path, "a.mkv", paint=noisy, frames=240)
     frames = video.sample(path)
     next(frames)
@@ -622,7 +637,8 @@ def test_joined_segments_of_a_stream_do_not_end_early(tmp_path):
     assert video.probe(path).start == pytest.approx(3)
 
 
-def found(path, second):
+def frames_shown_from(path, second):
+    """Return the start, end and number of the frames of a video from a second on."""
     with opened(path) as film:
         return [
             (float(start), float(end), videos.number(frame.to_ndarray(format="rgb24")))
@@ -632,7 +648,7 @@ def found(path, second):
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi", "a.h264"])
 def test_frames_from_a_second_begin_with_the_shown_one(tmp_path, name):
-    frames = found(videos.write(tmp_path / name, gop_size=9), "2.05")
+    frames = frames_shown_from(videos.write(tmp_path / name, gop_size=9), "2.05")
     assert [number for _, _, number in frames] == list(range(24, 36))
     assert [start for start, _, _ in frames] == pytest.approx(
         [number / 12 for number in range(24, 36)], abs=1e-3
@@ -643,20 +659,20 @@ def test_frames_from_a_second_begin_with_the_shown_one(tmp_path, name):
 
 def test_second_outside_the_video_is_an_end_frame(tmp_path):
     path = videos.write(tmp_path / "a.mp4", times=[1 + k / 4 for k in range(8)], frames=8)
-    assert [number for _, _, number in found(path, -3)] == list(range(8))
-    assert [number for _, _, number in found(path, 500)] == [7]
+    assert [number for _, _, number in frames_shown_from(path, -3)] == list(range(8))
+    assert [number for _, _, number in frames_shown_from(path, 500)] == [7]
 
 
 def test_flv_whose_sound_begins_first_has_its_first_frames(tmp_path):
     # FFmpeg refuses to seek in it to a time before the first picture.
     tone = {"sound": (0, 4), "sound_codec": "libmp3lame", "sound_rate": 44_100}
     path = videos.write(tmp_path / "a.flv", "flv1", frames=48, **tone)
-    assert [number for _, _, number in found(path, 0)][:3] == [0, 1, 2]
+    assert [number for _, _, number in frames_shown_from(path, 0)][:3] == [0, 1, 2]
 
 
 def test_frames_before_the_second_are_not_decoded(tmp_path, decoders):
     path = videos.write(tmp_path / "a.mp4", frames=240, gop_size=12)
-    assert len(found(path, 18)) == 24
+    assert len(frames_shown_from(path, 18)) == 24
     assert sum(decoder.packets for decoder in decoders) <= 60
 
 
@@ -665,7 +681,7 @@ KINDS = {
     "h264 without.mp4": ("libx264", {"max_b_frames": 0}),
     "h264.mkv": ("libx264", {}),
     "h264.ts": ("libx264", {}),
-    "h264.avi": ("libx264", {}),  # FFmpeg's timestamps of it are wrong
+    "h264.avi": ("libx264", {}),  # FFmpeg guesses its timestamps wrongly
     "h264.flv": ("libx264", {}),
     "raw.h264": ("libx264", {}),  # no timestamps at all
     "mpeg4.mp4": ("mpeg4", {"max_b_frames": 2, "qmax": 4}),
@@ -701,17 +717,18 @@ def test_sampled_frames_have_their_timestamps(tmp_path, name):
     path = videos.write(tmp_path / name, codec, **settings)
     for fps in (1, 5):
         frames = video.sample(path, fps)
-        found = [(frame.time, videos.number(frame.image)) for frame in frames]
+        samples = [(frame.time, videos.number(frame.image)) for frame in frames]
         numbers = [math.floor(12 * k / fps + 1e-9) for k in range(3 * fps)]
-        assert [number for _, number in found] == numbers or (
-            # Containers that round to milliseconds may put a frame just behind its instant.
+        assert [number for _, number in samples] == numbers or (
+            # Containers that round to milliseconds may show a frame slightly late.
             path.suffix in {".mkv", ".webm", ".flv", ".wmv"}
             and all(
-                number - 1 <= got <= number for number, (_, got) in zip(numbers, found, strict=True)
+                number - 1 <= sampled <= number
+                for number, (_, sampled) in zip(numbers, samples, strict=True)
             )
         )
-        assert [time for time, _ in found] == pytest.approx(
-            [number / 12 for _, number in found], abs=1e-3
+        assert [time for time, _ in samples] == pytest.approx(
+            [number / 12 for _, number in samples], abs=1e-3
         )
         assert frames.warning == ""
         assert frames.end == pytest.approx(3, abs=2e-3)
@@ -720,35 +737,38 @@ def test_sampled_frames_have_their_timestamps(tmp_path, name):
 def test_variable_rate_samples_the_last_frame_before(tmp_path):
     times = np.cumsum([0.0] + [0.05, 0.1, 0.4, 0.03, 0.02, 1.7] * 6)[:30].round(3).tolist()
     path = videos.write(tmp_path / "a.mkv", times=times, frames=30)
-    found = [(frame.time, videos.number(frame.image)) for frame in video.sample(path, 2)]
-    given = set()
-    for k, (time, number) in enumerate(found):
+    samples = [(frame.time, videos.number(frame.image)) for frame in video.sample(path, 2)]
+    sampled = set()
+    for k, (time, number) in enumerate(samples):
         shown = max(i for i, t in enumerate(times) if t <= k / 2)
         assert number == shown
-        assert time == pytest.approx(k / 2 if shown in given else times[shown])
-        given.add(shown)
-    assert len(found) == math.floor(times[-1] * 2) + 1
+        assert time == pytest.approx(k / 2 if shown in sampled else times[shown])
+        sampled.add(shown)
+    assert len(samples) == math.floor(times[-1] * 2) + 1
     assert all(a.time < b.time for a, b in itertools.pairwise(video.sample(path, 2)))
 
 
 def test_long_frame_is_sampled_at_every_instant(tmp_path):
     path = videos.write(tmp_path / "slides.mkv", times=[0, 4, 6.5], frames=3)
-    found = [(frame.time, videos.number(frame.image)) for frame in video.sample(path)]
-    assert found == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 1)]
+    samples = [(frame.time, videos.number(frame.image)) for frame in video.sample(path)]
+    assert samples == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 1)]
 
 
 @pytest.mark.parametrize(("fps", "size"), [(0, None), (-1, None), (math.nan, None), (1, 0)])
-def test_a_senseless_rate_or_size_is_refused(tmp_path, fps, size):
+def test_senseless_rate_or_size_is_refused(tmp_path, fps, size):
     with pytest.raises(ValueError, match="fps > 0"):
         video.sample(tmp_path / "a.mp4", fps, size)
 
 
 def test_memory_does_not_grow_with_the_number_of_frames(tmp_path):
-    """320 x 240 pixels: 35 MB, were the decoded frames kept."""
+    """Sample frames that would take 35 MB if they were kept."""
     noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), np.uint8)
     path = videos.write(tmp_path / "a.mp4", "mpeg4", paint=lambda _: noise, frames=320)
-    pages = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    sizes = [4096 * pages() for _ in video.sample(path, 12)]
+
+    def resident_bytes():
+        return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+
+    sizes = [resident_bytes() for _ in video.sample(path, 12)]
     assert len(sizes) == 320
     assert sizes[-1] - sizes[20] < 8_000_000
 
@@ -765,8 +785,11 @@ def test_one_frame_is_a_video(tmp_path):
 def test_abandoned_iteration_closes_the_file(tmp_path):
     path = ordinary(tmp_path)
     frames = video.sample(path)
-    is_open = lambda: any(one.samefile(path) for one in Path("/proc/self/fd").iterdir()
-                          if one.exists())  # fmt: skip
+
+    def is_open():
+        links = Path("/proc/self/fd").iterdir()
+        return any(link.samefile(path) for link in links if link.exists())
+
     next(frames)
     assert is_open()
     frames.close()
@@ -785,7 +808,7 @@ def test_abandoned_iteration_closes_the_file(tmp_path):
         ("a.gif", "gif", "gif"),
     ],
 )
-def test_length_size_rate_and_codec_are_those_written(tmp_path, name, codec, shown):
+def test_probe_returns_the_written_properties(tmp_path, name, codec, shown):
     pixels = "rgb8" if codec == "gif" else "yuv420p"
     path = videos.write(tmp_path / name, codec, rate=10, frames=25, pixels=pixels)
     info = video.probe(path)
@@ -833,7 +856,7 @@ def test_probing_decodes_a_single_frame(tmp_path):
         ("a.avi", {"date": "2003:05:11 01:02:03"}, datetime(2003, 5, 11, 1, 2, 3)),
         ("a.avi", {"date": "Sun May 11 01:02:03 2003"}, datetime(2003, 5, 11, 1, 2, 3)),
         ("a.avi", {"date": "2003"}, None),
-        ("a.mp4", {"date": "2003-05-11"}, None),  # of publication
+        ("a.mp4", {"date": "2003-05-11"}, None),  # the date of publication
         ("a.mp4", {"date": "2019-07-04T18:30:00+0200"}, datetime(2019, 7, 4, 16, 30)),
         ("a.mkv", {"creation_time": "yesterday"}, None),
         ("a.mp4", {"creation_time": "1970-01-01T00:00:01Z"}, None),  # a clock that was never set
@@ -850,8 +873,8 @@ def test_recording_date_is_read_from_all_metadata(tmp_path, name, stated, date):
     codec = "mpeg4" if name == "a.avi" else "libx264"
     plain = videos.write(tmp_path / f"plain{Path(name).suffix}", codec, frames=3)
     path = videos.stamped(plain, tmp_path / name, **stated)
-    wanted = date.replace(tzinfo=UTC).timestamp() if date else 0
-    assert video.probe(path).recorded == wanted
+    expected = date.replace(tzinfo=UTC).timestamp() if date else 0
+    assert video.probe(path).recorded == expected
 
 
 def test_variable_rate_is_reported(tmp_path):

@@ -1,4 +1,4 @@
-"""Sound: the track that is taken, and samples at their times whatever the file has."""
+"""Sound: the choice of a track, and samples at their times in damaged and unusual files."""
 
 import re
 from fractions import Fraction
@@ -25,13 +25,13 @@ def silence(seconds, rate=RATE):
 
 
 def beep(start, total=4.0, frequency=440, rate=RATE):
-    """A tone of half a second that begins at a second."""
+    """Return a tone of half a second that begins at a second."""
     parts = silence(start, rate), tone(0.5, frequency, rate), silence(total - start - 0.5, rate)
     return np.concatenate(parts)
 
 
 def heard(path, stream=None, first=Fraction(0), seconds=60.0):
-    """All samples of a file's sound as it is read, and the reader."""
+    """Return all samples of a file's sound, and its reader."""
     with read.opened(path) as file:
         with sound.reading(file, stream, rate=RATE, layout="mono", first=first) as audio:
             parts = list(audio.read(round(seconds * RATE)))
@@ -39,7 +39,7 @@ def heard(path, stream=None, first=Fraction(0), seconds=60.0):
 
 
 def begins(samples):
-    """The seconds at which sound begins after 0.1 s of silence."""
+    """Return the seconds at which sound begins after 0.1 s of silence."""
     loud = np.flatnonzero(np.abs(samples) > 0.1)
     starts = loud[np.diff(loud, prepend=-RATE) > 0.1 * RATE]
     return (starts / RATE).tolist()
@@ -103,12 +103,12 @@ def test_rounded_timestamps_make_no_gaps(tmp_path, first):
     middle = samples[2000:-2000]  # AAC fades in and out
     fit = np.stack([f(2 * np.pi * 440 * np.arange(len(middle)) / RATE) for f in (np.sin, np.cos)])
     rest = middle - np.linalg.lstsq(fit.T, middle, rcond=None)[0] @ fit
-    # 0.05: AAC changes 0.02; a millisecond that is missing shifts all behind it and leaves 0.5.
+    # AAC changes samples by 0.02; a missing millisecond would shift the rest and leave 0.5.
     assert np.abs(rest).max() < 0.05 and audio.missing == 0
 
 
 @pytest.mark.parametrize("first", ["0.5", "1.5"])
-def test_flv_whose_sound_begins_late_keeps_its_beginning(tmp_path, first):
+def test_flv_with_late_sound_keeps_its_beginning(tmp_path, first):
     # FFmpeg refuses to seek in it to a time before the first sample.
     tone = {"sound": (1, 5), "sound_codec": "libmp3lame", "sound_rate": 44_100}
     path = videos.write(tmp_path / "a.flv", frames=60, **tone)
@@ -116,7 +116,7 @@ def test_flv_whose_sound_begins_late_keeps_its_beginning(tmp_path, first):
     assert begins(samples) == pytest.approx([max(1 - float(first), 0)], abs=0.05)
 
 
-def test_damaged_packet_that_announces_a_stream_costs_nothing_else(tmp_path):
+def test_damaged_packet_that_announces_a_stream_is_ignored(tmp_path):
     tone = {"sound": (0, 10), "sound_codec": "libmp3lame", "sound_rate": 44_100}
     path = videos.write(tmp_path / "a.flv", "flv1", frames=120, **tone)
     times, (sounding, _) = [frame.time for frame in video.sample(path)], heard(path)
@@ -129,14 +129,14 @@ def test_damaged_packet_that_announces_a_stream_costs_nothing_else(tmp_path):
 
 
 def change_times(monkeypatch, change):
-    """Let the reader see other timestamps than a file has; no muxer writes wrong ones."""
+    """Change the timestamps that the reader sees; no muxer writes wrong ones."""
     second = sound.Sound._second
     monkeypatch.setattr(
         sound.Sound, "_second", lambda self, frame: Fraction(change(second(self, frame)))
     )
 
 
-def test_few_wrong_timestamps_move_no_sound(tmp_path, monkeypatch):
+def test_few_wrong_timestamps_do_not_move_sound(tmp_path, monkeypatch):
     path = videos.write_tracks(tmp_path / "a.mkv", Track(beep(0.5) + beep(3)))
     change_times(monkeypatch, lambda second: second + 300 * (1.5 < second < 1.7))
     samples, audio = heard(path)
@@ -145,7 +145,7 @@ def test_few_wrong_timestamps_move_no_sound(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("jump", [90_000, -90_000, -60])
-def test_sound_goes_on_where_the_clock_is_reset(tmp_path, monkeypatch, jump):
+def test_sound_continues_after_a_reset_of_the_clock(tmp_path, monkeypatch, jump):
     path = videos.write_tracks(tmp_path / "a.mkv", Track(beep(0.5) + beep(3)))
     change_times(monkeypatch, lambda second: second + jump * (second > 1.5))
     samples, audio = heard(path)
@@ -162,15 +162,15 @@ def recording(path, frequency, seconds=4, heard=None):
 @pytest.mark.parametrize("name", ["a.ts", "a.vob", "a.mkv"])
 def test_joined_recordings_keep_their_own_sound(tmp_path, name):
     path = recording(tmp_path / name, 440, heard=2)  # its sound ends before its pictures
-    other = recording(tmp_path / f"b{path.suffix}", 1200)
-    path.write_bytes(path.read_bytes() + other.read_bytes())
+    second_recording = recording(tmp_path / f"b{path.suffix}", 1200)
+    path.write_bytes(path.read_bytes() + second_recording.read_bytes())
     samples, audio = heard(path)
     assert begins(samples) == pytest.approx([0, 4], abs=0.1)
     for first, expected in ((1, 440), (4.5, 1200), (6, 1200)):
         samples, _ = heard(path, first=Fraction(first), seconds=0.75)
         assert len(samples) == 0.75 * RATE
         assert frequency(samples) == pytest.approx(expected, abs=5)
-    # From FFmpeg's own decoding of a clip: the old tone, silence, and the new tone.
+    # FFmpeg decodes from a clip: the old tone, silence, and the new tone.
     video.cut(path, 1, 6, tmp_path / "clip.mkv")
     with av.open(str(tmp_path / "clip.mkv")) as container:
         frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
@@ -195,12 +195,12 @@ def test_default_track_is_taken(tmp_path, default, expected):
     path = two_tracks(tmp_path / "a.mkv", default=default)
     assert frequency(heard(path)[0]) == pytest.approx(expected, abs=5)
     with av.open(str(path)) as container:
-        found = sound.tracks(container)
-    assert [track.language for track in found] == ["ger", "eng"]
-    assert [track.is_default for track in found] == [expected == 300, expected == 1200]
-    for track in found:
-        wanted = 300 if track.number == 1 else 1200
-        assert frequency(heard(path, track.stream)[0]) == pytest.approx(wanted, abs=5)
+        tracks = sound.tracks(container)
+    assert [track.language for track in tracks] == ["ger", "eng"]
+    assert [track.is_default for track in tracks] == [expected == 300, expected == 1200]
+    for track in tracks:
+        expected_frequency = 300 if track.number == 1 else 1200
+        assert frequency(heard(path, track.stream)[0]) == pytest.approx(expected_frequency, abs=5)
 
 
 @pytest.mark.parametrize("write", [video.cut, video.copy])

@@ -10,8 +10,8 @@ NTSC = 'ttp:timeBase="smpte" ttp:frameRate="30" ttp:frameRateMultiplier="1000 10
 def read(tmp_path, name, text):
     """Write a file and return its cues as tuples, and the number of unreadable blocks."""
     (tmp_path / name).write_text(text)
-    found = read_file(tmp_path / name)
-    return [tuple(cue) for cue in found], found.skipped
+    subtitles = read_file(tmp_path / name)
+    return [tuple(cue) for cue in subtitles], subtitles.skipped
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_ttml_times_follow_containers(tmp_path, body, expected):
             '<span begin="1s">three four</span></p>',
             [(1, 9, "one two three four")],
         ),
-        (  # the times of spans are mistakenly those of the document
+        (  # the times of spans count, by mistake, from the start of the document
             '<p begin="10s" end="20s"><span begin="10s" end="12s">one two</span> '
             '<span begin="13s" end="15s">three</span></p>',
             [(10, 20, "one two three")],
@@ -124,7 +124,7 @@ def test_ttml_spans_and_their_texts(tmp_path, paragraph, expected):
 
 
 @pytest.mark.parametrize(
-    ("root", "begin", "start"),
+    ("root", "attribute", "start"),
     [
         (f'{NTSC} ttp:dropMode="nonDrop"', "01:00:00:00", 3603.6),
         (f'{NTSC} ttp:dropMode="dropNTSC"', "01:00:00;00", 3599.996),
@@ -142,13 +142,13 @@ def test_ttml_spans_and_their_texts(tmp_path, paragraph, expected):
         (f'xmlns:a="{"a" * 3000}" ttp:tickRate="10000000"', "25000000t", 2.5),
     ],
 )
-def test_ttml_frames_and_ticks(tmp_path, root, begin, start):
-    text = f'<tt {root}><body><p begin="{begin}" dur="2s">a</p></body></tt>'
+def test_ttml_frames_and_ticks(tmp_path, root, attribute, start):
+    text = f'<tt {root}><body><p begin="{attribute}" dur="2s">a</p></body></tt>'
     [cue], _ = read(tmp_path, "a.ttml", text)
     assert cue[0] == pytest.approx(start, abs=1e-3)
 
 
-def test_ttml_text_that_is_never_shown_is_counted(tmp_path):
+def test_ttml_counts_text_that_is_never_shown(tmp_path):
     text = (
         '<tt><body><p>no time</p><div end="9s"><p begin="9s" end="10s">after its parent</p></div>'
         '<div timeContainer="seq"><p begin="1s">no end</p><p dur="1s">after it</p></div>'
@@ -205,7 +205,7 @@ def test_languages_of_sami_have_their_own_times(tmp_path, syncs):
         assert read(tmp_path, "a.smi", text) == ([(1, 3, "sea"), (1, 4, "Meer")], 0)
 
 
-def test_classes_of_sami_that_are_styles_replace_each_other(tmp_path):
+def test_sami_classes_of_styles_replace_each_other(tmp_path):
     text = (
         "<SAMI><STYLE>.LOUD {color:red}</STYLE><BODY><SYNC Start=1000><P Class=LOUD>a"
         "<SYNC Start=2000><P>b<SYNC Start=4000></SYNC></BODY></SAMI>"

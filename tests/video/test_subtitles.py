@@ -12,8 +12,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from hlformer_jax.video import VideoError, sample, subtitles
+from hlformer_jax.video import VideoError, sample
 from hlformer_jax.video.subtitles import (
+    SUFFIXES,
     charset,
     closed_captions,
     read_file,
@@ -22,7 +23,7 @@ from hlformer_jax.video.subtitles import (
 )
 from hlformer_jax.video.subtitles.text import clean_lines
 
-TWO = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
+CUES = [(1.0, 2.5, "Hello there, world"), (3.0, 4.0, "Second line of two")]
 SRT = (
     "1\n00:00:01,000 --> 00:00:02,500\nHello <i>there</i>, world\n\n"
     "2\n00:00:03,000 --> 00:00:04,000\nSecond line\nof two\n"
@@ -39,32 +40,42 @@ ASS = (
 )
 
 
-def muxed(path, source, begin=0):
-    """Write a video of five seconds with the track of a subtitle file, its packets as they are.
+def add_film(container, codec="libx264", rate=10):
+    stream = container.add_stream(codec, rate=rate)
+    stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+    return stream
 
-    `begin` is the timestamp in seconds of the first picture.
+
+def encoded(film, count, first=0):
+    """Return the packets of grey pictures whose timestamps begin at `first`."""
+    packets = []
+    for i in range(count):
+        frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), i, np.uint8), format="rgb24")
+        frame.pts = i + first
+        packets += film.encode(frame)
+    return packets + film.encode(None)
+
+
+def muxed(path, source, start=0):
+    """Write a video of five seconds with the unchanged packets of a subtitle file as its track.
+
+    `start` is the timestamp in seconds of the first picture.
     """
     with av.open(str(source)) as words, av.open(str(path), "w") as out:
-        film = out.add_stream("libx264", rate=10)
-        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
-        text = out.add_stream_from_template(words.streams.subtitles[0])
-        for i in range(50):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), i, np.uint8), format="rgb24")
-            frame.pts = i + 10 * begin
-            out.mux(film.encode(frame))
-        out.mux(film.encode(None))
+        film, text = add_film(out), out.add_stream_from_template(words.streams.subtitles[0])
+        out.mux(encoded(film, 50, first=10 * start))
         for packet in words.demux():
             if packet.pts is not None:
-                packet.pts = packet.dts = packet.pts + round(begin / packet.time_base)
+                packet.pts = packet.dts = packet.pts + round(start / packet.time_base)
                 packet.stream = text
                 out.mux(packet)
     return path
 
 
-@pytest.mark.parametrize("begin", [0, 3])
-def test_cues_of_a_container_count_from_its_beginning(tmp_path, begin):
+@pytest.mark.parametrize("start", [0, 3])
+def test_cues_of_a_container_count_from_its_start(tmp_path, start):
     (tmp_path / "a.srt").write_text(SRT)
-    assert rows(read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt", begin))) == TWO
+    assert cue_rows(read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt", start))) == CUES
 
 
 @pytest.mark.parametrize(
@@ -76,17 +87,17 @@ def test_cues_of_a_container_count_from_its_beginning(tmp_path, begin):
         ("a.ass", ASS.replace("there", r"\hthere{\p1}m 0 0{\p0}"), "Hello there, world"),
     ],
 )
-def test_tracks_are_cleaned_as_files_are(tmp_path, name, text, expected):
+def test_tracks_are_cleaned_like_files(tmp_path, name, text, expected):
     (tmp_path / name).write_text(text)
-    found = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / name))
-    assert rows(found) == [(1, 2.5, expected), TWO[1]]
+    subtitles = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / name))
+    assert cue_rows(subtitles) == [(1, 2.5, expected), CUES[1]]
 
 
-def test_a_track_in_an_older_encoding_is_read(tmp_path):
+def test_track_in_an_older_encoding_is_read(tmp_path):
     text = SRT.replace("Hello <i>there</i>, world", "Мы идём на рынок")
     (tmp_path / "a.srt").write_bytes(text.encode("cp1251"))
-    found = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt"))
-    assert rows(found)[0] == (1, 2.5, "Мы идём на рынок") and found.encoding == "cp1251"
+    subtitles = read_tracks(muxed(tmp_path / "a.mkv", tmp_path / "a.srt"))
+    assert cue_rows(subtitles)[0] == (1, 2.5, "Мы идём на рынок") and subtitles.encoding == "cp1251"
 
 
 def test_packets_of_mp4_text_are_utf8_or_utf16():
@@ -103,39 +114,35 @@ def test_packets_of_mp4_text_are_utf8_or_utf16():
 
 def test_ttml_track_of_mp4_is_read(tmp_path, monkeypatch):
     with av.open(str(tmp_path / "a.mp4"), "w") as out:
-        film, text = out.add_stream("libx264", rate=10), out.add_stream("ttml")
-        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
+        film, text = add_film(out), out.add_stream("ttml")
         text.codec_context.subtitle_header = b"[Script Info]\nPlayResX: 64\nPlayResY: 48\n"
-        for i in range(50):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), i, np.uint8), format="rgb24")
-            out.mux(film.encode(frame))
-        out.mux(film.encode(None))
-        for start, end, line in TWO:
+        out.mux(encoded(film, 50))
+        for start, end, line in CUES:
             packet = av.Packet(line.encode())
             packet.stream, packet.time_base = text, text.time_base
             packet.pts = packet.dts = round(start / text.time_base)
             packet.duration = round((end - start) / text.time_base)
             out.mux(packet)
-    found = read_tracks(tmp_path / "a.mp4")
-    assert rows(found) == TWO and found.format == "ttml" and not found.warnings
+    subtitles = read_tracks(tmp_path / "a.mp4")
+    assert cue_rows(subtitles) == CUES and subtitles.format == "ttml" and not subtitles.warnings
     # FFmpeg cannot decode CEA-708 in a track either, which has a packet for each picture.
     captions = (tmp_path / "a.mp4").read_bytes().replace(b"stpp", b"c708").replace(b"subt", b"clcp")
     (tmp_path / "b.mp4").write_bytes(captions.replace(b"<tt", b"\xff\xff\xff"))
     monkeypatch.setattr(reader, "MAX_SUBTITLE_BYTES", 100)
-    found = read_tracks(tmp_path / "b.mp4")
-    assert found.cues == () and not found.warnings
+    subtitles = read_tracks(tmp_path / "b.mp4")
+    assert subtitles.cues == () and not subtitles.warnings
 
 
 def test_ttml_samples_share_a_cue():
-    """Times count from the start of the track; a cue that two samples show is in both."""
-    cues = '<p begin="1s" end="2.5s">Hello there, world</p>', '<p begin="3s" end="4s">Second</p>'
+    """Merge the samples of a cue; times count from the start of the track."""
+    lines = '<p begin="1s" end="2.5s">Hello there, world</p>', '<p begin="3s" end="4s">Second</p>'
     packets = [
-        reader._Packet(-0.5, None, f"<tt><body>{''.join(lines)}</body></tt>".encode(), 0)
-        for lines in (cues, cues[1:], ())
+        reader._Packet(-0.5, None, f"<tt><body>{''.join(sample)}</body></tt>".encode(), 0)
+        for sample in (lines, lines[1:], ())
     ]
     blocks, skipped, *_ = reader._blocks(packets, "ttml")
-    found, warnings = reader._finished(blocks, "tags", skipped)
-    assert found == [(0.5, 2.0, "Hello there, world"), (2.5, 3.5, "Second")] and not warnings
+    cues, warnings = reader._finished(blocks, "tags", skipped)
+    assert cues == [(0.5, 2.0, "Hello there, world"), (2.5, 3.5, "Second")] and not warnings
 
 
 def caption_pairs(*parts):
@@ -181,11 +188,11 @@ ROW, LANGUAGE = (0x14, 0x70), (0x1C, 0x29)
     ],
     ids=["loaded", "rolled up", "painted", "second channel", "second field", "empty"],
 )  # fmt: skip
-def test_captions_have_the_times_of_their_commands(parts, expected):
+def test_captions_follow_the_times_of_their_commands(parts, expected):
     pairs = [(10 + i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]
-    found = closed_captions.decode(pairs)
-    assert [clean_lines(block.text, "ass") for block in found] == [[text] for *_, text in expected]
-    times = [time for block in found for time in block[:2]]
+    blocks = closed_captions.decode(pairs)
+    assert [clean_lines(block.text, "ass") for block in blocks] == [[text] for *_, text in expected]
+    times = [time for block in blocks for time in block[:2]]
     expected_times = [10 + picture / 30 for row in expected for picture in row[:2]]
     assert times == pytest.approx(expected_times, abs=0.07)  # two pictures
 
@@ -206,9 +213,9 @@ def scenarist(path, pairs):
 
 def test_track_of_captions_is_read(tmp_path):
     pairs = caption_pairs(LOAD, ROW, "PURPLE", FLIP, 30, ERASE)
-    found = read_tracks(muxed(tmp_path / "a.mov", scenarist(tmp_path / "a.scc", pairs)))
-    [(start, end, text)] = found
-    assert text == "PURPLE" and found.format == "eia_608"
+    subtitles = read_tracks(muxed(tmp_path / "a.mov", scenarist(tmp_path / "a.scc", pairs)))
+    [(start, end, text)] = subtitles
+    assert text == "PURPLE" and subtitles.format == "eia_608"
     assert (start, end) == pytest.approx((7 / 30, 39 / 30), abs=0.034)  # a picture
 
 
@@ -217,14 +224,8 @@ def captioned(path, lines, codec="libx264"):
     parts = [part for line in lines for part in (FEED, ROW, line, 30)]
     pairs = caption_pairs(ROLL, *parts, ERASE)
     with av.open(str(path), "w") as out:
-        film = out.add_stream(codec, rate=30)
-        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
-        packets = []
-        for i in range(len(pairs)):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), i, np.uint8), format="rgb24")
-            frame.pts = i
-            packets += film.encode(frame)
-        for packet in [*packets, *film.encode(None)]:
+        film = add_film(out, codec, rate=30)
+        for packet in encoded(film, len(pairs)):
             at = round(packet.pts * packet.time_base * 30)
             user_data = b"GA94\x03\x41\xff\xfc" + pairs[at] + b"\xff"
             if codec == "libx264":
@@ -249,14 +250,14 @@ LINES = ["PURPLE ELEPHANT", "GREEN BICYCLE", "RED KITE"]
     ("codec", "suffix"), [("libx264", "ts"), ("libx264", "mkv"), ("mpeg2video", "ts")]
 )
 def test_captions_in_the_pictures_are_read(tmp_path, codec, suffix):
-    found = read_tracks(captioned(tmp_path / f"a.{suffix}", LINES, codec))
-    assert [cue.text for cue in found] == LINES and found.format == "eia_608"
+    subtitles = read_tracks(captioned(tmp_path / f"a.{suffix}", LINES, codec))
+    assert [cue.text for cue in subtitles] == LINES and subtitles.format == "eia_608"
     # FFmpeg's own times (movie=a.ts[out+subcc]); a picture is 33 ms.
-    times = [time for cue in found for time in cue[:2]]
+    times = [time for cue in subtitles for time in cue[:2]]
     assert times == pytest.approx([0.067, 1.467, 1.467, 2.833, 2.833, 4.1], abs=0.034)
 
 
-def test_track_that_repeats_captions_of_pictures_is_not_read(tmp_path):
+def test_track_that_repeats_captions_is_not_read(tmp_path):
     pictures = captioned(tmp_path / "a.mkv", LINES)
     track = scenarist(tmp_path / "a.scc", caption_pairs(LOAD, ROW, "PURPLE", FLIP, 30, ERASE))
     with (
@@ -270,31 +271,31 @@ def test_track_that_repeats_captions_of_pictures_is_not_read(tmp_path):
                 if packet.size:
                     packet.stream = stream
                     out.mux(packet)
-    found = read_tracks(tmp_path / "a.mov")
-    assert [cue.text for cue in found] == LINES and found.format == "eia_608"
+    subtitles = read_tracks(tmp_path / "a.mov")
+    assert [cue.text for cue in subtitles] == LINES and subtitles.format == "eia_608"
 
 
 @pytest.mark.parametrize("suffix", ["ts", "mkv"])
 def test_captions_of_joined_recordings_are_kept_apart(tmp_path, suffix):
-    lines = ["YELLOW SUBMARINE", "ORANGE BALLOON"]
+    second_lines = ["YELLOW SUBMARINE", "ORANGE BALLOON"]
     path = captioned(tmp_path / f"a.{suffix}", LINES)
-    other = captioned(tmp_path / f"b.{suffix}", lines)
-    first, second = read_tracks(path), read_tracks(other)
+    second_path = captioned(tmp_path / f"b.{suffix}", second_lines)
+    first, second = read_tracks(path), read_tracks(second_path)
     frames = len(list(sample(path, 30)))
-    path.write_bytes(path.read_bytes() + other.read_bytes())
-    found = read_tracks(path)
-    assert [cue.text for cue in found] == [*LINES, *lines]
+    path.write_bytes(path.read_bytes() + second_path.read_bytes())
+    subtitles = read_tracks(path)
+    assert [cue.text for cue in subtitles] == [*LINES, *second_lines]
     starts = [cue.start for cue in first] + [cue.start + frames / 30 for cue in second]
-    assert [cue.start for cue in found] == pytest.approx(starts, abs=0.034)  # a picture
+    assert [cue.start for cue in subtitles] == pytest.approx(starts, abs=0.034)  # a picture
 
 
 def test_cues_of_joined_recordings_follow_their_pictures(tmp_path):
     (tmp_path / "a.srt").write_text(SRT)
     path = muxed(tmp_path / "a.mkv", tmp_path / "a.srt")
-    alone = rows(read_tracks(path))
+    alone = cue_rows(read_tracks(path))
     path.write_bytes(path.read_bytes() * 2)
     later = [(start + 5, end + 5, text) for start, end, text in alone]
-    assert rows(read_tracks(path)) == [*alone, *later]
+    assert cue_rows(read_tracks(path)) == [*alone, *later]
     images = [frame.image.mean() for frame in sample(path, 1)]
     assert images[5:] == images[:5]  # sampling shows the second recording from second 5 on
 
@@ -323,17 +324,17 @@ def test_files_without_cues_say_why(tmp_path, monkeypatch):
 
 
 def read(tmp_path, content, name="a.srt"):
-    """Write a file and return what is read of it."""
+    """Write a file and return its subtitles."""
     data = content if isinstance(content, bytes) else content.encode()
     (tmp_path / name).write_bytes(data)
     return read_file(tmp_path / name)
 
 
-def rows(found):
-    return [(cue.start, cue.end, cue.text) for cue in found]
+def cue_rows(subtitles):
+    return [(cue.start, cue.end, cue.text) for cue in subtitles]
 
 
-ONE, FIVE = (1.0, 3.0, "purple elephant"), (5.0, 6.0, "green bicycle")
+FIRST_CUE, SECOND_CUE = (1.0, 3.0, "purple elephant"), (5.0, 6.0, "green bicycle")
 SUBRIP = """1
 00:00:01,000 --> 00:00:03,000
 purple elephant
@@ -383,7 +384,7 @@ green bicycle
     ],
 )
 def test_careless_subrip_gives_the_same_cues(tmp_path, change):
-    assert rows(read(tmp_path, change(SUBRIP))) == [ONE, FIVE]
+    assert cue_rows(read(tmp_path, change(SUBRIP))) == [FIRST_CUE, SECOND_CUE]
 
 
 @pytest.mark.parametrize(
@@ -401,18 +402,18 @@ def test_unreadable_time_loses_only_its_block(tmp_path, broken):
     text = SUBRIP.replace("\n2\n", f"\n2\n{broken}\nlost words\nand more\n\n3\n")
     web = "WEBVTT\n\n" + text.replace(",", ".")
     for name in ("a.srt", "a.vtt"):
-        found = read(tmp_path, text, name)
-        assert rows(found) == [ONE, FIVE] and found.skipped == 1
-        assert found.warnings == ("1 block could not be read",)
-        assert rows(read(tmp_path, web, name)) == [ONE, FIVE]
+        subtitles = read(tmp_path, text, name)
+        assert cue_rows(subtitles) == [FIRST_CUE, SECOND_CUE] and subtitles.skipped == 1
+        assert subtitles.warnings == ("1 block could not be read",)
+        assert cue_rows(read(tmp_path, web, name)) == [FIRST_CUE, SECOND_CUE]
     close = text.replace("\n\n", "\n")  # no blank line ends the text before
-    assert rows(read(tmp_path, close, "a.srt")) == [ONE, FIVE]
+    assert cue_rows(read(tmp_path, close, "a.srt")) == [FIRST_CUE, SECOND_CUE]
 
 
 @pytest.mark.parametrize("text", ["The train 12:30 -> 14:00", "from x -> 2.5"])
 def test_arrow_in_a_sentence_is_text(tmp_path, text):
-    found = read(tmp_path, SUBRIP.replace("purple elephant", text))
-    assert rows(found) == [(1, 3, text), FIVE] and not found.skipped
+    subtitles = read(tmp_path, SUBRIP.replace("purple elephant", text))
+    assert cue_rows(subtitles) == [(1, 3, text), SECOND_CUE] and not subtitles.skipped
 
 
 def test_text_beside_the_times_keeps_its_words(tmp_path):
@@ -455,9 +456,9 @@ WEB = "00:01.000 --> 00:03.000\npurple elephant\n\n00:05.000 --> 00:06.000\ngree
 )  # fmt: skip
 def test_webvtt_ignores_other_paragraphs_between_cues(tmp_path, text, skipped):
     has_header = text.lstrip("\ufeff").lower().startswith("webvtt")
-    found = read(tmp_path, text, "a.ass" if has_header else "a.vtt")
-    assert rows(found) == [ONE, FIVE] and found.format == "vtt"
-    assert found.skipped == skipped
+    subtitles = read(tmp_path, text, "a.ass" if has_header else "a.vtt")
+    assert cue_rows(subtitles) == [FIRST_CUE, SECOND_CUE] and subtitles.format == "vtt"
+    assert subtitles.skipped == skipped
 
 
 ASS_HEAD = (
@@ -470,9 +471,9 @@ def dialogue(start, end, text):
     return f"Dialogue: 0,0:00:{start},0:00:{end},Default,,0,0,0,,{text}\n"
 
 
-def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
+def test_substation_lines_follow_the_stated_fields(tmp_path):
     stated = "Format: Start, End, Text\nDialogue: 0:00:01.00,0:00:03.00,purple elephant\n"
-    assert rows(read(tmp_path, ASS_HEAD + stated, "a.ass")) == [ONE]
+    assert cue_rows(read(tmp_path, ASS_HEAD + stated, "a.ass")) == [FIRST_CUE]
     broken = (
         dialogue("01.00", "03.00", "purple elephant")
         + "Dialogue: 0,0:00:04\n"
@@ -483,8 +484,12 @@ def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
     )
     indented = broken.replace("Dialogue:", "  dialogue:")
     for text in (ASS_HEAD + broken, broken, indented, (ASS_HEAD + broken).replace("\n", "\r\n")):
-        found = read(tmp_path, text, "a.srt")
-        assert rows(found) == [ONE, FIVE] and found.skipped == 2 and found.format == "ass"
+        subtitles = read(tmp_path, text, "a.srt")
+        assert (
+            cue_rows(subtitles) == [FIRST_CUE, SECOND_CUE]
+            and subtitles.skipped == 2
+            and subtitles.format == "ass"
+        )
     with pytest.raises(VideoError, match="drawings, not text"):
         read(tmp_path, ASS_HEAD + dialogue("01.00", "02.00", r"{\p1}m 0 0 l 9 9"), "a.ass")
 
@@ -505,9 +510,9 @@ def test_substation_lines_are_read_by_the_fields_stated(tmp_path):
         (r"\{{}laughs} purple", "{laughs} purple"),
     ],
 )
-def test_substation_overrides_are_no_text(tmp_path, raw, text):
-    found = read(tmp_path, ASS_HEAD + dialogue("01.00", "03.00", raw), "a.ass")
-    assert rows(found) == [(1, 3, text)]
+def test_substation_overrides_are_removed(tmp_path, raw, text):
+    subtitles = read(tmp_path, ASS_HEAD + dialogue("01.00", "03.00", raw), "a.ass")
+    assert cue_rows(subtitles) == [(1, 3, text)]
 
 
 @pytest.mark.parametrize(
@@ -538,8 +543,8 @@ def test_substation_overrides_are_no_text(tmp_path, raw, text):
     ],
 )
 def test_text_keeps_its_words_and_loses_its_markup(tmp_path, raw, text):
-    found = read(tmp_path, f"1\n00:00:01,000 --> 00:00:03,000\n{raw}\n")
-    assert rows(found) == [(1, 3, text)]
+    subtitles = read(tmp_path, f"1\n00:00:01,000 --> 00:00:03,000\n{raw}\n")
+    assert cue_rows(subtitles) == [(1, 3, text)]
 
 
 YOUTUBE = """WEBVTT
@@ -568,9 +573,13 @@ today<00:00:06.000><c> we</c><00:00:06.500><c> swim</c>
 
 
 def test_rolling_captions_give_each_sentence_once(tmp_path):
-    found = read(tmp_path, YOUTUBE, "a.vtt")
-    assert [cue.text for cue in found] == ["hello everyone here", "welcome back", "today we swim"]
-    assert [cue.start for cue in found] == [0.16, 2.399, 5.01]
+    subtitles = read(tmp_path, YOUTUBE, "a.vtt")
+    assert [cue.text for cue in subtitles] == [
+        "hello everyone here",
+        "welcome back",
+        "today we swim",
+    ]
+    assert [cue.start for cue in subtitles] == [0.16, 2.399, 5.01]
     lines = ["one fine day", "we went out", "to the sea"]
     rolled = "".join(
         f"{i + 1}\n00:00:{2 * i:02},000 --> 00:00:{2 * i + 2:02},000\n"
@@ -585,51 +594,49 @@ def test_rolling_captions_give_each_sentence_once(tmp_path):
         f"{i}\n00:00:0{i},000 --> 00:00:0{i + 1},000\n{'to the river'[: 4 * i]}\n\n"
         for i in (1, 2, 3)
     )
-    assert rows(read(tmp_path, grown)) == [(1, 4, "to the river")]
-    again = SUBRIP.replace("green bicycle", "purple elephant")  # two seconds later: said twice
+    assert cue_rows(read(tmp_path, grown)) == [(1, 4, "to the river")]
+    again = SUBRIP.replace("green bicycle", "purple elephant")  # two seconds later it is said again
     assert len(read(tmp_path, again)) == 2
 
 
 def test_rolling_line_extends_the_cue_that_contains_it(tmp_path):
     cues = (1, 4, "THE OLD\nSHOP"), (2, 3, "hello there"), (4, 6, "THE OLD\nSHOP"), (6, 8, "SHOP")
     text = "\n\n".join(f"00:00:0{start} --> 00:00:0{end}\n{shown}" for start, end, shown in cues)
-    assert rows(read(tmp_path, text)) == [(1, 8, "THE OLD SHOP"), (2, 3, "hello there")]
+    assert cue_rows(read(tmp_path, text)) == [(1, 8, "THE OLD SHOP"), (2, 3, "hello there")]
 
 
-def test_a_sign_of_many_frames_is_one_cue(tmp_path):
+def test_sign_that_moves_every_frame_is_one_cue(tmp_path):
     lines = "".join(
         dialogue(f"{1 + i * 0.04:05.2f}", f"{1.04 + i * 0.04:05.2f}", rf"{{\pos({i},2)}}SHOP")
         for i in range(100)
     ) + dialogue("02.00", "04.00", "hello there")  # fmt: skip
-    assert rows(read(tmp_path, ASS_HEAD + lines, "a.ass")) == [
+    assert cue_rows(read(tmp_path, ASS_HEAD + lines, "a.ass")) == [
         (1, 5, "SHOP"), (2, 4, "hello there")
     ]  # fmt: skip
 
 
-def test_thumbnail_tracks_are_no_text(tmp_path):
+def test_thumbnail_tracks_are_refused(tmp_path):
     tile = "00:0{0}.000 --> 00:0{1}.000\nsprites/image1.jpg#xywh=0,0,160,90\n\n"
     text = "WEBVTT\n\n" + tile.format(1, 2) + tile.format(2, 3)
     with pytest.raises(VideoError, match="holds no cue: its cues show pictures"):
         read(tmp_path, text, "a.vtt")
-    assert rows(read(tmp_path, text + WEB, "a.vtt")) == [ONE, FIVE]
+    assert cue_rows(read(tmp_path, text + WEB, "a.vtt")) == [FIRST_CUE, SECOND_CUE]
 
 
-def test_microdvd_takes_its_own_frame_rate_or_the_videos(tmp_path):
+def test_microdvd_uses_its_frame_rate_or_the_videos(tmp_path):
     text = "{1}{1}25.000\n{25}{75}{y:i}purple|elephant\n{125}{150}green bicycle\nbroken\n"
-    found = read(tmp_path, text, "a.sub")
-    assert rows(found) == [ONE, FIVE] and (found.format, found.skipped) == ("microdvd", 1)
+    subtitles = read(tmp_path, text, "a.sub")
+    assert cue_rows(subtitles) == [FIRST_CUE, SECOND_CUE] and (
+        subtitles.format,
+        subtitles.skipped,
+    ) == ("microdvd", 1)
     bare = text.partition("\n")[2]
     assert read(tmp_path, bare, "a.sub").cues[0].start == pytest.approx(25 * 1001 / 24000, abs=1e-3)
     with av.open(str(tmp_path / "a.mp4"), "w") as out:
-        film = out.add_stream("libx264", rate=25)
-        film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
-        for _ in range(50):
-            frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
-            out.mux(film.encode(frame))
-        out.mux(film.encode(None))
-    assert rows(read_file(tmp_path / "a.sub", tmp_path / "a.mp4")) == [ONE, FIVE]
+        out.mux(encoded(add_film(out, rate=25), 50))
+    assert cue_rows(read_file(tmp_path / "a.sub", tmp_path / "a.mp4")) == [FIRST_CUE, SECOND_CUE]
     tenths = "[10][30]purple|/elephant\n[50][60]green bicycle\n"
-    assert rows(read(tmp_path, tenths, "a.sub")) == [ONE, FIVE]
+    assert cue_rows(read(tmp_path, tenths, "a.sub")) == [FIRST_CUE, SECOND_CUE]
 
 
 @pytest.mark.parametrize(
@@ -696,24 +703,24 @@ def test_microdvd_takes_its_own_frame_rate_or_the_videos(tmp_path):
     ],
 )  # fmt: skip
 def test_further_formats_give_the_same_cues(tmp_path, name, text):
-    found = rows(read(tmp_path, text, name))
-    assert [(start, end) for start, end, _ in found] == [(1, 3), (5, 6)]
-    words = [" ".join(w for w in text.split() if w not in ("&", "&x;")) for *_, text in found]
+    cues = cue_rows(read(tmp_path, text, name))
+    assert [(start, end) for start, end, _ in cues] == [(1, 3), (5, 6)]
+    words = [" ".join(w for w in text.split() if w not in ("&", "&x;")) for *_, text in cues]
     assert [text.replace("&a;", "") for text in words] == ["purple elephant", "green bicycle"]
 
 
-def test_times_stay_in_order_and_above_zero(tmp_path):
+def test_times_are_ordered_and_not_negative(tmp_path):
     text = (
         "1\n00:00:09,000 --> 00:00:08,000\nend before start\n\n"
         "2\n-00:00:01,000 --> 00:00:02,000\nbegins early\n\n"
         "3\n00:00:01,500 --> 00:00:03,000\noverlaps\n\n"
         "4\n99999:00:00,000 --> 99999:00:01,000\nfar away\n\n"
     )
-    found = read(tmp_path, text)
-    assert rows(found) == [
+    subtitles = read(tmp_path, text)
+    assert cue_rows(subtitles) == [
         (0, 2, "begins early"), (1.5, 3, "overlaps"), (9, 10, "end before start")
     ]  # fmt: skip
-    assert found.warnings == ("1 block could not be read",)
+    assert subtitles.warnings == ("1 block could not be read",)
 
 
 SENTENCES = {
@@ -754,7 +761,7 @@ SENTENCES = {
     "cp862 hebrew": "מחר נלך ליער לחפש פטריות.",
     "iso8859-6 arabic": "غدا سنذهب إلى الغابة مع الجدة.",
 }
-"""One sentence in each older encoding, of languages that it was made for."""
+"""A sentence in each older encoding, in the languages of that encoding."""
 
 SHORT_SENTENCES = {
     "cp1250": ["Dobrý den", "Dzień dobry", "Mulţumesc, bună ziua", "Kako se imaš, čovječe?"],
@@ -788,11 +795,11 @@ def test_single_sentence_suffices_to_detect_the_encoding(tmp_path, case):
     text = unicodedata.normalize("NFC", SENTENCES[case])
     data = SENTENCES[case].encode(encoding)
     block = b"1\n00:00:01,000 --> 00:00:03,000\n%s\n"
-    found = read(tmp_path, block % data)
-    assert rows(found) == [(1, 3, text)] and not found.warnings
+    subtitles = read(tmp_path, block % data)
+    assert cue_rows(subtitles) == [(1, 3, text)] and not subtitles.warnings
     many = b"\n".join(block % data for _ in range(6)).replace(b"\n", b"\r\n")
     assert [cue.text for cue in read(tmp_path, many)] == [text]
-    # A byte that is damaged costs its character, and in Chinese, Japanese and Korean a neighbour.
+    # A damaged byte loses its character, and a neighbour in Chinese, Japanese and Korean.
     place = len(data) * 2 // 3
     damaged = data[:place] + b"\xff" + data[place + 1 :]
     [cue] = read(tmp_path, block % damaged, f"a.{case.split()[1]}.srt")
@@ -806,9 +813,9 @@ def test_quotation_marks_of_baltic_encodings_are_read(tmp_path, encoding):
         for language in ("lithuanian", "latvian"):
             text = marks[0] + SENTENCES[f"cp1257 {language}"] + marks[1]
             data = SUBRIP.encode().replace(b"purple elephant", text.encode(encoding))
-            found = read(tmp_path, data)
-            assert found.cues[0].text == text and not found.warnings
-            assert found.encoding == encoding
+            subtitles = read(tmp_path, data)
+            assert subtitles.cues[0].text == text and not subtitles.warnings
+            assert subtitles.encoding == encoding
 
 
 def test_text_in_no_listed_encoding_has_a_warning(tmp_path):
@@ -823,8 +830,8 @@ def test_text_in_no_listed_encoding_has_a_warning(tmp_path):
 def test_latin_words_in_chinese_have_no_warning(tmp_path):
     text = "如何以及何时使用CSS，在IE中为abbr标签加样式，alt属性和title属性，OK吗"
     data = SUBRIP.encode().replace(b"purple elephant", text.encode("gb18030"))
-    found = read(tmp_path, data)
-    assert found.cues[0].text == text and not found.warnings
+    subtitles = read(tmp_path, data)
+    assert subtitles.cues[0].text == text and not subtitles.warnings
 
 
 def test_file_of_albanian_sentences_is_not_read_as_lithuanian(tmp_path):
@@ -837,10 +844,10 @@ def test_file_of_albanian_sentences_is_not_read_as_lithuanian(tmp_path):
     "encoding",
     ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"],
 )
-def test_unicode_needs_no_mark(tmp_path, encoding):
+def test_unicode_needs_no_byte_order_mark(tmp_path, encoding):
     for text in ("purple elephant", "Мы идём на рынок", "日本語\u3000テスト", "é"):
         block = f"1\n00:00:01,000 --> 00:00:03,000\n{text}\n"
-        assert rows(read(tmp_path, block.encode(encoding))) == [(1, 3, " ".join(text.split()))]
+        assert cue_rows(read(tmp_path, block.encode(encoding))) == [(1, 3, " ".join(text.split()))]
 
 
 def test_damaged_byte_of_utf8_loses_one_character(tmp_path):
@@ -851,7 +858,7 @@ def test_damaged_byte_of_utf8_loses_one_character(tmp_path):
         [cue] = read(tmp_path, b"1\n00:00:01,000 --> 00:00:03,000\n" + broken + b"\n")
         assert sum(c not in cue.text for c in set(text)) <= 1
     cue = read(tmp_path, SUBRIP.encode().replace(b"purple", b"pur\xe9ple")).cues[0]
-    assert cue.text == "puréple elephant"  # one byte alone is of an older encoding
+    assert cue.text == "puréple elephant"  # a single byte is of an older encoding
 
 
 def test_utf8_mark_before_another_encoding_is_ignored(tmp_path):
@@ -865,7 +872,7 @@ def test_words_of_ascii_do_not_favour_an_encoding(tmp_path):
         assert read(tmp_path, data).cues[0].text == text
 
 
-def test_a_language_in_the_name_settles_a_doubtful_encoding(tmp_path):
+def test_language_in_the_name_helps_to_detect_the_encoding(tmp_path):
     data = SUBRIP.encode().replace(b"purple elephant", "Le titre à part".encode("cp1252"))
     assert read(tmp_path, data, "a.fr.srt").cues[0].text == "Le titre à part"
     greek = SUBRIP.encode().replace(b"purple elephant", "Ναι, ναι".encode("cp1253"))
@@ -885,29 +892,29 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_time_is_linear_in_the_length_of_a_file(tmp_path, head):
+def test_reading_time_is_linear_in_the_length_of_a_file(tmp_path, head):
     for unit in "<", "{", "&", "--> ", "<a a=", "<!--", "\n", " ", "1:", "{\\p1}", "\xff", "<p>":
         start = time.process_time()
         with contextlib.suppress(VideoError):
             read(tmp_path, HEADS[head] + unit * (30_000 // len(unit)))
         seconds = time.process_time() - start
-        assert seconds < 1.5, unit  # once 4 s: each opener was followed to the end
+        assert seconds < 1.5, unit  # 4 s if each opener is followed to the end
 
 
-def test_memory_for_the_encoding_is_a_few_copies_of_a_file():
+def test_detecting_an_encoding_takes_little_memory():
     content = ("лес " * 60_000).encode()
     tracemalloc.start()
     assert charset.detect(content) == "utf-8"
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 10 * len(content)  # once 40 times: a string for each letter
+    assert peak < 10 * len(content)  # 40 times with a string for each letter
 
 
-def test_too_many_cues_and_letters_are_cut_with_a_warning(tmp_path, monkeypatch):
+def test_too_many_cues_or_letters_are_cut_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "MAX_CUES", 1)
-    found = read(tmp_path, SUBRIP.replace("purple", "purple " * 9999))
-    assert len(found) == 1 and len(found.cues[0].text) <= 10_000
-    assert found.warnings == (
+    subtitles = read(tmp_path, SUBRIP.replace("purple", "purple " * 9999))
+    assert len(subtitles) == 1 and len(subtitles.cues[0].text) <= 10_000
+    assert subtitles.warnings == (
         "1 cue cut to 10,000 characters", "1 cue left out: only 1 are read"
     )  # fmt: skip
 
@@ -925,8 +932,8 @@ def test_any_damage_gives_cues_or_one_line(tmp_path_factory, data):
         content = content[:place] + data.draw(pieces) + content[place + length :]
     folder = tmp_path_factory.getbasetemp()
     try:
-        found = read(folder, content, "a" + data.draw(st.sampled_from(sorted(subtitles.SUFFIXES))))
+        subtitles = read(folder, content, "a" + data.draw(st.sampled_from(sorted(SUFFIXES))))
     except VideoError as error:
         assert "\n" not in str(error)
     else:
-        assert found.cues and all(0 <= cue.start < cue.end and cue.text for cue in found)
+        assert subtitles.cues and all(0 <= cue.start < cue.end and cue.text for cue in subtitles)

@@ -1,4 +1,4 @@
-"""Records tiny random models of each kind with what transformers computes; README.md says how."""
+"""Records tiny random models of each kind with transformers' outputs; README.md says how."""
 
 import json
 import pathlib
@@ -35,17 +35,17 @@ CORPUS = [
 
 
 def pictures():
-    """A wide, a tall and a small image."""
+    """Return a wide, a tall and a small image."""
     rng = np.random.default_rng(7)
-    found = []
+    images = []
     for height, width in ((40, 61), (57, 38), (20, 17)):
         coarse = rng.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3))
-        found.append(np.kron(coarse, np.ones((4, 4, 1)))[:height, :width].astype(np.uint8))
-    return found
+        images.append(np.kron(coarse, np.ones((4, 4, 1)))[:height, :width].astype(np.uint8))
+    return images
 
 
 def randomise(model, seed, dtype):
-    """Weights that no part of the model can be left out with unnoticed, rounded to a dtype."""
+    """Randomise all weights, so that every part of a model changes its result, and round them."""
     torch.manual_seed(seed)
     for name, value in model.named_parameters():
         if name in ("logit_scale", "logit_bias"):
@@ -61,11 +61,14 @@ def randomise(model, seed, dtype):
 
 
 def record(out, model, ids, pixels):
-    """What transformers computes, in float32."""
+    """Record the outputs of transformers in float32."""
     with torch.no_grad():
         text = model.get_text_features(input_ids=torch.tensor(ids), return_dict=True)
         image = model.get_image_features(pixel_values=torch.tensor(pixels), return_dict=True)
-    unit = lambda x: (x / x.norm(dim=-1, keepdim=True)).numpy()
+
+    def unit(x):
+        return (x / x.norm(dim=-1, keepdim=True)).numpy()
+
     np.savez_compressed(
         out / "expected.npz",
         ids=np.asarray(ids, np.int32),
@@ -82,7 +85,7 @@ def write(path, content):
 
 
 def sizes(width, hidden, layers, heads, **more):
-    """The section of one encoder in a config.json."""
+    """Return the section of one encoder in a config.json."""
     return {
         "hidden_size": width,
         "intermediate_size": hidden,
@@ -251,7 +254,7 @@ def siglip2(out):
     )
     fast.train_from_iterator(CORPUS, trainer)
     content = json.loads(fast.to_str())
-    # Bytes are no marks, and the file is that of Gemma: it marks the start.
+    # Bytes are not marks; as in Gemma's file, the start is marked.
     content["added_tokens"] = content["added_tokens"][: len(marks)]
     fast = tokenizers.Tokenizer.from_str(json.dumps(content))
     fast.post_processor = processors.TemplateProcessing(
@@ -314,7 +317,7 @@ def roberta(out):
 
 
 def main():
-    """Writes the inputs, and every model or those named, below the folder that is given."""
+    """Write the inputs, and all models or the named ones, into a folder."""
     out = pathlib.Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     write(out / "sentences.json", TEXTS)

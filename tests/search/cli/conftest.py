@@ -1,4 +1,4 @@
-"""Fixtures of the command line: it runs in this process, on films that need no FFmpeg."""
+"""Fixtures of the command line, which runs in this process on films that need no FFmpeg."""
 
 import sys
 from types import SimpleNamespace
@@ -19,12 +19,12 @@ def films(tmp_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The fakes in the place of the packages that the extra brings; what they were asked."""
-    seen = SimpleNamespace(encoder=archive.Encoder(), loaded=[], cuts=[], served=[])
+    """Fakes of the packages of the extra, which record their calls."""
+    recorded = SimpleNamespace(encoder=archive.Encoder(), loaded=[], cuts=[], served=[])
 
     def load(name, report):
-        seen.loaded.append(name)
-        return seen.encoder
+        recorded.loaded.append(name)
+        return recorded.encoder
 
     modules = {
         "encoders.hub": SimpleNamespace(load=load),
@@ -32,23 +32,25 @@ def calls(monkeypatch):
             find=archive.find,
             probe=archive.probe,
             sample=archive.sample,
-            cut=lambda *a, replace: seen.cuts.append((a, replace)),
-            copy=lambda *a, replace: seen.cuts.append((a, replace)) or (2.5, 9.75),
+            cut=lambda *a, replace: recorded.cuts.append((a, replace)),
+            copy=lambda *a, replace: recorded.cuts.append((a, replace)) or (2.5, 9.75),
         ),
         "video.read": read,
         "video.subtitles": subtitles,
-        "search.serve.server": SimpleNamespace(serve=lambda *a, **b: seen.served.append((a, b))),
+        "search.serve.server": SimpleNamespace(
+            serve=lambda *a, **b: recorded.served.append((a, b))
+        ),
     }
     monkeypatch.setattr(subtitles, "read_tracks", lambda path: [])
     monkeypatch.setattr(extract, "default_workers", lambda: 0)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, f"hlformer_jax.{name}", module)
-    return seen
+    return recorded
 
 
 @pytest.fixture
 def search(calls, capsys):
-    """Calls a command; returns its status, its output and the lines of its complaint."""
+    """Calls a command; returns its status, its output and the lines of its error."""
 
     def call(*arguments):
         try:

@@ -20,23 +20,23 @@ from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest import extract
 
 
-def test_only_compiling_commands_keep_programs(search, index, kept):
-    kept.clear()
-    assert search("status", "--index", index).status == 0 and not kept
-    assert search("query", "blue", "--index", index).status == 0 and len(kept) == 1
+def test_only_compiling_commands_keep_programs(search, index, keep_programs_calls):
+    keep_programs_calls.clear()
+    assert search("status", "--index", index).status == 0 and not keep_programs_calls
+    assert search("query", "blue", "--index", index).status == 0 and len(keep_programs_calls) == 1
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """A folder of films, its index, and a file of captions; commands that fail change none."""
+    """A folder of films, its index, and a file of captions; failing commands do not change them."""
     folder = tmp_path_factory.mktemp("refused")
     films = archive.folder(folder / "my films")
     index = archive.create(folder / "index", films, fps=1.0, every_frame=False)
     archive.fill(index)
     deep = folder / "deep.jsonl"
     deep.write_text("[" * 100_000)
-    own = f"--index={index.directory}"
-    return {"films": films, "index": index.directory, "own": own, "deep": deep}
+    index_flag = f"--index={index.directory}"
+    return {"films": films, "index": index.directory, "index_flag": index_flag, "deep": deep}
 
 
 @pytest.mark.parametrize(
@@ -49,59 +49,62 @@ def places(tmp_path_factory):
             "query red --index=nowhere",
             "nowhere holds no index: index a folder into it, or give another --index",
         ),
-        ("query red {own} --ranker=best_frames", "did you mean 'best_frame'?"),
-        ("query red {own} --checkpoint=nowhere", "has no config.json"),
-        ("query {own}", "SENTENCE is empty"),
-        ("query red blue {own} --then=red", "accepts one SENTENCE"),
-        ("query red {own} --not=b --ranker=segments", "of frames"),
-        ("query red {own} --signals=transcript", "has no subtitles: put .srt"),
-        ("query red {own} --signals=heard", "--signals has 'heard'"),
-        ("query red {own} --min-score=nan", "--min-score is NaN"),
-        ("query {own} --image=nowhere.png", "No such file"),
-        ("query {own} --like=a.film", "is not VIDEO@TIME"),
+        ("query red {index_flag} --ranker=best_frames", "did you mean 'best_frame'?"),
+        ("query red {index_flag} --checkpoint=nowhere", "has no config.json"),
+        ("query {index_flag}", "SENTENCE is empty"),
+        ("query red blue {index_flag} --then=red", "accepts one SENTENCE"),
+        ("query red {index_flag} --not=b --ranker=segments", "of frames"),
+        ("query red {index_flag} --signals=transcript", "has no subtitles: put .srt"),
+        ("query red {index_flag} --signals=heard", "--signals has 'heard'"),
+        ("query red {index_flag} --min-score=nan", "--min-score is NaN"),
+        ("query {index_flag} --image=nowhere.png", "No such file"),
+        ("query {index_flag} --like=a.film", "is not VIDEO@TIME"),
         ("index nowhere", "nowhere is not a folder"),
-        ("index {films} {own} --fps=2", "--fps=2: "),
-        ("index {films} {own} --every-frame", "leave out --every-frame"),
-        ("index {films}/trips {own}", " indexes "),
+        ("index {films} {index_flag} --fps=2", "--fps=2: "),
+        ("index {films} {index_flag} --every-frame", "leave out --every-frame"),
+        ("index {films}/trips {index_flag}", " indexes "),
         (
             "index {films} --index=new --fps=1001",
             "--fps=1001: give a number of frames a second above 0 and up to 1000",
         ),
         ("index ''", "the path is empty"),
-        ("index {films} {own} --timeout=0", "--timeout=0: give seconds"),
-        ("query red {own} --folder=tripps", "did you mean 'trips'?"),
-        ("evaluate {own} --captions={deep}", "deep.jsonl:1: the line is not JSON"),
-        ("evaluate {own} --captions={deep} --json={deep} --overwrite", "is also --captions"),
+        ("index {films} {index_flag} --timeout=0", "--timeout=0: give seconds"),
+        ("query red {index_flag} --folder=tripps", "did you mean 'trips'?"),
+        ("evaluate {index_flag} --captions={deep}", "deep.jsonl:1: the line is not JSON"),
+        ("evaluate {index_flag} --captions={deep} --json={deep} --overwrite", "is also --captions"),
         ("features {films} --captions={deep} --out={films}", "contains other files"),
-        ("add nowhere.film {own}", "does not exist: give files of"),
-        ("add {deep} {own}", "is not in"),
-        ("add {index} {own}", "holds no video"),
+        ("add nowhere.film {index_flag}", "does not exist: give files of"),
+        ("add {deep} {index_flag}", "is not in"),
+        ("add {index} {index_flag}", "holds no video"),
         ("index", "FOLDER is missing"),
-        ("index {own} --move-root", "--move-root needs FOLDER"),
+        ("index {index_flag} --move-root", "--move-root needs FOLDER"),
         ("index {films} --move-root", "holds no index: give its directory as --index"),
-        ("transcribe {own} --ocr --language=de", "--language and --audio are for --speech"),
+        ("transcribe {index_flag} --ocr --language=de", "--language and --audio are for --speech"),
         ("features {films} --text-only --fps=2", "--fps is for videos"),
-        ("query red {own} --within=5s", "--within is the gap before an event of --then"),
-        ("remove b.flim {own}", "holds no video 'b.flim'; did you mean 'b.film'?"),
-        ("upload {own}", "has no store to upload to"),
-        ("cut a.film {own} --start=5 --end=0:04", "--end=0:04: give a time after --start=5"),
-        ("cut {own} --from={films}", "it is a folder, not a file"),
+        ("query red {index_flag} --within=5s", "--within is the gap before an event of --then"),
+        ("remove b.flim {index_flag}", "holds no video 'b.flim'; did you mean 'b.film'?"),
+        ("upload {index_flag}", "has no store to upload to"),
+        ("cut a.film {index_flag} --start=5 --end=0:04", "--end=0:04: give a time after --start=5"),
+        ("cut {index_flag} --from={films}", "it is a folder, not a file"),
         ("demo --out=new --seed=-1", "--seed: '-1': give a whole number of 0 or more"),
-        ("serve {own} --manage --no-manage", "--manage and --no-manage contradict each other"),
-        ("query red {own} --store=dir", "--store dir is not the address"),
+        (
+            "serve {index_flag} --manage --no-manage",
+            "--manage and --no-manage contradict each other",
+        ),
+        ("query red {index_flag} --store=dir", "--store dir is not the address"),
     ],
 )
 def test_error_is_one_line_and_status_1(search, places, arguments, complaint, monkeypatch):
     monkeypatch.chdir(places["films"].parent)
     before = archive.everything(Path.cwd())
-    done = search(*(one.format(**places) for one in shlex.split(arguments)))
+    done = search(*(word.format(**places) for word in shlex.split(arguments)))
     assert archive.everything(Path.cwd()) == before
     assert done.status == 1 and not done.out
     assert len(done.errors) == 1 and done.errors[0].startswith("error: ")
     assert complaint in done.errors[0]
 
 
-def test_ctrl_c_is_a_line_and_not_a_traceback(ask, films, monkeypatch):
+def test_ctrl_c_prints_one_line(ask, films, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -115,7 +118,7 @@ def test_ctrl_c_is_a_line_and_not_a_traceback(ask, films, monkeypatch):
     assert done.status == 130 and done.errors == ["interrupted"]
 
 
-def test_a_full_disk_of_an_output_is_named_with_advice(ask, tmp_path, monkeypatch):
+def test_full_disk_of_an_output_is_named_with_advice(ask, tmp_path, monkeypatch):
     def full(file):
         raise OSError(28, "No space left on device")
 
@@ -173,17 +176,17 @@ def test_every_command_has_help():
         ["demo", "--out={}/packed"],
         ["mcp", "--out={}"],
     ],
-    ids=lambda one: " ".join(one),
+    ids=lambda argument: " ".join(argument),
 )
 def test_no_output_lands_in_an_index(search, places, tmp_path, arguments):
     index, films = places["index"], places["films"]
     (tmp_path / "link").symlink_to(index)
     before = archive.everything(films.parent)
     for place in (index, tmp_path / "link"):
-        given = [one.format(place, films=films) for one in arguments]
+        words = [argument.format(place, films=films) for argument in arguments]
         if arguments[0] in ("query", "cut", "evaluate", "mcp"):
-            given.append(f"--index={index}")
-        done = search(*given)
+            words.append(f"--index={index}")
+        done = search(*words)
         assert done.status == 1 and len(done.errors) == 1, done
         assert "index" in done.errors[0]
         assert archive.everything(films.parent) == before
@@ -197,7 +200,7 @@ def test_no_output_lands_in_an_index(search, places, tmp_path, arguments):
         ["query", "red", "--store", "postgresql://me:'s cret@h/d?p%61ssword=cret"],
         ["postgresql://me:s cret@h/d"],
     ],
-    ids=lambda one: one[-1],
+    ids=lambda arguments: arguments[-1],
 )
 def test_no_error_shows_a_password(ask, films, arguments, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["search", *arguments])
@@ -228,9 +231,9 @@ def test_too_little_memory_is_one_line(ask, monkeypatch):
 
 @pytest.mark.parametrize(
     "closed",
-    [*(pytest.param(one, marks=pytest.mark.slow) for one in ("0", "2", "0 1")), "1", "0 1 2"],
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("0", "2", "0 1")), "1", "0 1 2"],
 )
-def test_a_closed_stream_is_at_most_one_line(index, closed):
+def test_closed_stream_prints_at_most_one_line(index, closed):
     command = shlex.join(processes.command("search", "status", f"--index={index}"))
     redirected = " ".join(f"{number}>&-" for number in closed.split())
     done = subprocess.run(
@@ -246,9 +249,9 @@ def test_a_closed_stream_is_at_most_one_line(index, closed):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_output_that_cannot_be_written_is_named(index, more):
-    command = processes.command("search", "status", f"--index={index}", *more)
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_named(index, flags):
+    command = processes.command("search", "status", f"--index={index}", *flags)
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
@@ -263,8 +266,8 @@ def test_serve_passes_its_options_on(ask, calls):
     assert ask("serve", "--port=0", "--open").status == 0
     access = "--token-file=t", "--allow-host=nas.local", "--allow-host=b", "--no-manage"
     assert ask("serve", "--host=0.0.0.0", *access).status == 0
-    (library, *others), options = calls.served[0]
-    assert (library.encoder_name, *others) == ("colours", 0, "127.0.0.1", True)
+    (library, *values), options = calls.served[0]
+    assert (library.encoder_name, *values) == ("colours", 0, "127.0.0.1", True)
     assert options == {"token_file": None, "no_token": False, "allow_hosts": [], "manage": None}
     assert calls.served[1][1] == {
         "token_file": Path("t"), "no_token": False, "allow_hosts": ["nas.local", "b"],
@@ -316,7 +319,7 @@ def forbidden(tmp_path, monkeypatch):
     ],
     ids=" ".join,
 )
-def test_place_that_cannot_be_written_is_named_before_the_encoder_loads(
+def test_unwritable_place_is_named_before_the_encoder_loads(
     search, films, index, calls, forbidden, tmp_path, monkeypatch, arguments
 ):
     if arguments[0] == "mcp":
@@ -344,7 +347,7 @@ def test_index_at_a_file_is_refused_before_the_encoder_loads(search, films, call
 
 
 @pytest.mark.parametrize("name", ["index.db", ".lock"])
-def test_index_file_of_another_user_is_named_before_the_encoder_loads(
+def test_unreadable_index_is_named_before_the_encoder_loads(
     ask, films, index, calls, monkeypatch, name
 ):
     calls.loaded.clear()

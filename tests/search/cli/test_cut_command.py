@@ -42,7 +42,7 @@ def test_cut_takes_times_as_people_write_them(ask, films, calls, tmp_path):
     assert done.errors == ["from 2.500 s, 1.500 s before the start, to 9.750 s"]
 
 
-def test_exported_table_is_cut_at_once(ask, films, calls, tmp_path):
+def test_every_moment_of_an_exported_table_is_cut(ask, films, calls, tmp_path):
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
     flags = "red", "--signals=visual", f"--export={table}", "--k=2"
     done = ask("query", *flags)
@@ -78,21 +78,21 @@ def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_p
     table, folder = tmp_path / "hits.csv", tmp_path / "clips"
     assert ask("query", "red", "--signals=visual", f"--export={table}", "--k=2").status == 0
     head, *rows = table.read_text(encoding="utf-8-sig").splitlines()
-    gone = "9,0123456789abcdef,gone.film,1.000,2.000,1.500,0.5,visual,2020-01-01,/gone.film,"
-    table.write_text("\n".join([head, gone, *rows, ""]))
-    made = []
+    missing_row = "9,0123456789abcdef,gone.film,1.000,2.000,1.500,0.5,visual,2020-01-01,/gone.film,"
+    table.write_text("\n".join([head, missing_row, *rows, ""]))
+    clips = []
 
     def cut(path, start, end, out, margin, replace):
-        if not made and not failed:
+        if not clips and not failed:
             failed.append(out)
             raise faults.VideoError(f"{str(out)!r} cannot be written (no reason): try again")
-        made.append(out)
+        clips.append(out)
 
     failed: list[Path] = []
     monkeypatch.setattr(sys.modules["hlformer_jax.video"], "cut", cut)
     done = ask("cut", f"--from={table}", f"--out={folder}")
-    assert done.status == 1 and len(made) == len(rows) - 1 >= 1
-    assert done.out.split() == [str(out) for out in made]
+    assert done.status == 1 and len(clips) == len(rows) - 1 >= 1
+    assert done.out.split() == [str(out) for out in clips]
     assert "holds no video '0123456789abcdef'" in done.errors[0]
     assert "no reason" in done.errors[1]
     assert done.errors[-1] == (
@@ -100,7 +100,7 @@ def test_cut_continues_after_a_failed_clip(ask, films, calls, monkeypatch, tmp_p
     )
 
 
-def test_clips_are_cut_from_the_file_that_was_indexed_alone(ask, films, calls, tmp_path):
+def test_clips_are_cut_only_from_the_indexed_file(ask, films, calls, tmp_path):
     table = tmp_path / "hits.csv"
     assert ask("query", "red", "--signals=visual", f"--export={table}", "--k=2").status == 0
     os.utime(films / "a.film", (1, 1))  # the content is the same
@@ -128,7 +128,7 @@ def test_clip_names_are_unique():
     assert export.clip_name("映画\u3000一  é.mp4", 3, 5) == "映画\u3000一  é.mp4_3-5.mp4"
 
 
-def test_a_clip_never_replaces_a_video_of_the_index(ask, films, calls, tmp_path):
+def test_clip_never_replaces_a_video_of_the_index(ask, films, calls, tmp_path):
     (tmp_path / "link.mp4").symlink_to(films / "b.film")
     for out in (films / "b.film", films / "trips" / ".." / "a.film", tmp_path / "link.mp4"):
         flags = ["--start=1", "--end=2", f"--out={out}", "--overwrite"]
@@ -142,26 +142,26 @@ def test_overwrite_keeps_videos_of_indexed_folders(ask, films, calls, tmp_path, 
     folder = films / place
     folder.mkdir(exist_ok=True)
     (tmp_path / "link").symlink_to(folder)
-    theirs = folder / export.clip_name("a.film", 5, 8)
-    theirs.write_bytes(b"a video that is not indexed yet")
-    named = folder / "moments.csv"
-    named.write_bytes(bytes(4) + b"ftypisom")  # a video by its first bytes
+    foreign_clip = folder / export.clip_name("a.film", 5, 8)
+    foreign_clip.write_bytes(b"a video that is not indexed yet")
+    foreign_table = folder / "moments.csv"
+    foreign_table.write_bytes(bytes(4) + b"ftypisom")  # a video by its first bytes
     table = tmp_path / "hits.csv"
     table.write_text("id,start,end\na.film,5,8\n")
     commands = [
-        ("cut", "a.film", "--start=5", "--end=8", f"--out={theirs}"),
-        ("cut", "a.film", "--start=5", "--end=8", f"--out={tmp_path / 'link' / theirs.name}"),
+        ("cut", "a.film", "--start=5", "--end=8", f"--out={foreign_clip}"),
+        ("cut", "a.film", "--start=5", "--end=8", f"--out={tmp_path / 'link' / foreign_clip.name}"),
         ("cut", f"--from={table}", f"--out={folder}"),
-        ("query", "red", f"--export={named}"),
+        ("query", "red", f"--export={foreign_table}"),
     ]
     for command in commands:
         done = ask(*command, "--overwrite")
         assert done.status == 1 and "where none is replaced" in done.errors[0], done
-    assert not calls.cuts and theirs.read_bytes() == b"a video that is not indexed yet"
-    assert named.read_bytes() == bytes(4) + b"ftypisom"
-    named.write_text("rank\n")  # a table in the folder is replaced
-    assert ask("query", "red", f"--export={named}", "--overwrite").status == 0
-    outside = tmp_path / theirs.name
+    assert not calls.cuts and foreign_clip.read_bytes() == b"a video that is not indexed yet"
+    assert foreign_table.read_bytes() == bytes(4) + b"ftypisom"
+    foreign_table.write_text("rank\n")  # a table in the folder is replaced
+    assert ask("query", "red", f"--export={foreign_table}", "--overwrite").status == 0
+    outside = tmp_path / foreign_clip.name
     outside.write_bytes(b"an earlier clip")
     assert ask(*commands[0][:-1], f"--out={outside}", "--overwrite").status == 0
     assert len(calls.cuts) == 1

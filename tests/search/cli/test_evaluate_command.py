@@ -32,40 +32,44 @@ def test_evaluate_reports_recalls_of_videos_and_moments(ask, tmp_path):
 
 def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
     captions = tmp_path / "captions.jsonl"
-    of = {"a.film": "red", "b.film": "yellow", "trips/c.film": "white blue", "": "green"}
-    lines = [{"video": video, "sentence": sentence} for video, sentence in of.items()]
+    sentences = {"a.film": "red", "b.film": "yellow", "trips/c.film": "white blue", "": "green"}
+    lines = [{"video": video, "sentence": sentence} for video, sentence in sentences.items()]
     captions.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    given = f"--captions={captions}"
+    captions_flag = f"--captions={captions}"
     out = tmp_path / "figures.json"
-    done = ask("evaluate", given, "--calibrate=10", f"--json={out}")
+    done = ask("evaluate", captions_flag, "--calibrate=10", f"--json={out}")
     assert done.status == 1 and "needs at least 9 visual captions" in done.errors[0]
     assert "best_frame" in done.out and json.loads(out.read_text())["captions"] == 3
     for wrong in ("-1", "100", "nan", "1e-320"):
-        assert "percent" in ask("evaluate", given, f"--calibrate={wrong}").errors[0]
+        assert "percent" in ask("evaluate", captions_flag, f"--calibrate={wrong}").errors[0]
     before = ask("query", "green").errors
-    assert ask("evaluate", given, "--calibrate=50").status == 0
-    levels = Index.open(index).thresholds
-    assert set(levels) == set(rankers.RANKERS)
-    assert (levels["best_frame"].false_alarms, levels["best_frame"].captions) == (50, 3)
-    # By hand: above the second largest of what the three find in other videos, over the medians.
+    assert ask("evaluate", captions_flag, "--calibrate=50").status == 0
+    thresholds = Index.open(index).thresholds
+    assert set(thresholds) == set(rankers.RANKERS)
+    assert (thresholds["best_frame"].false_alarms, thresholds["best_frame"].captions) == (50, 3)
+    # By hand: the second largest of the best cosines in wrong videos, above the medians.
     encoder, frames = archive.Encoder(), {}
     for name, record in Index.open(index).videos.items():
         frames[name] = Index.open(index).read(record.content).vectors.astype(np.float32)
-    every, elsewhere = np.concatenate(list(frames.values())), []
+    all_frames, best_wrong_margins = np.concatenate(list(frames.values())), []
     for line in lines[:3]:
         (query,) = encoder.encode_texts([line["sentence"]])
-        others = [own @ query for name, own in frames.items() if name != line["video"]]
-        elsewhere.append(np.concatenate(others).max() - np.median(every @ query))
-    assert levels["best_frame"].margin == pytest.approx(sorted(elsewhere)[1], abs=1e-6)
-    assert levels["best_frame"].margin > 0.1
-    assert levels["best_frame"].frames == len(every)
+        wrong_cosines = [
+            video_frames @ query for name, video_frames in frames.items() if name != line["video"]
+        ]
+        best_wrong_margins.append(
+            np.concatenate(wrong_cosines).max() - np.median(all_frames @ query)
+        )
+    assert thresholds["best_frame"].margin == pytest.approx(sorted(best_wrong_margins)[1], abs=1e-6)
+    assert thresholds["best_frame"].margin > 0.1
+    assert thresholds["best_frame"].frames == len(all_frames)
     assert "calibrated for 50 % false alarms on 3 captions" in ask("status").out
-    for sentence, good in {"red": True, "white": True, "red blue": False}.items():
+    for sentence, is_good in {"red": True, "white": True, "red blue": False}.items():
         (query,) = encoder.encode_texts([sentence])
-        above = (every @ query).max() - np.median(every @ query)
-        assert (above >= levels["best_frame"].margin) == good
+        margin = (all_frames @ query).max() - np.median(all_frames @ query)
+        assert (margin >= thresholds["best_frame"].margin) == is_good
         errors = ask("query", sentence).errors
-        assert bool(errors) != good, sentence
+        assert bool(errors) != is_good, sentence
         if errors:
             assert "50 % of absent things reach (calibrated with 3 captions)" in errors[0]
     similar = archive.opened(Index.open(index)).query("red", like=("b.film", 0))
@@ -74,14 +78,14 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
         archive.random_film(films / f"{name}.film", 60, seed=ord(name))
     assert ask("index", films).status == 0
     assert "calibrate it again" in ask("query", "green").errors[0]
-    assert ask("evaluate", given, "--calibrate=0").status == 0
+    assert ask("evaluate", captions_flag, "--calibrate=0").status == 0
     assert ask("query", "green").errors == before
 
 
 def test_evaluate_refuses_times_in_milliseconds(ask, tmp_path):
     captions = tmp_path / "captions.jsonl"
     line = {"video": "a.film", "sentence": "red"}
-    times = {"start": 5000, "end": 8000}, {"start": 5, "end": 8}  # the later line has no say
+    times = {"start": 5000, "end": 8000}, {"start": 5, "end": 8}  # the later line does not matter
     captions.write_text("".join(json.dumps(line | part) + "\n" for part in times))
     done = ask("evaluate", f"--captions={captions}")
     assert done.status == 1 and "begins at 5000 s, but its video ends at" in done.errors[0]

@@ -54,13 +54,13 @@ def test_file_name_that_is_not_text_is_addressed_by_id(ask, films, calls, tmp_pa
     archive.film(films / os.fsdecode(b"caf\xe9") / os.fsdecode(b"\xff.film"), ["yellow"] * 4)
     (films / os.fsdecode(b"bad\xe9.film")).write_bytes(b"broken")
     done = ask("index", films)
-    asked = ask("query", "yellow", "--json", "--k=1")
-    [hit] = json.loads(asked.out)
+    answer = ask("query", "yellow", "--json", "--k=1")
+    [hit] = json.loads(answer.out)
     assert hit["video"] == "caf\ufffd/\ufffd.film"
-    texts = [done.out, *done.errors, asked.out]
+    texts = [done.out, *done.errors, answer.out]
     texts.append(ask("query", "yellow", "--folder=caf\ufffd").out)
     assert hit["video"] in texts[-1]
-    texts += [ask("status", *more).out for more in ([], ["--json"])]
+    texts += [ask("status", *flags).out for flags in ([], ["--json"])]
     assert "bad\ufffd.film" in texts[-2] and "bad\\ufffd.film" in texts[-1]
     for text in texts:
         text.encode()
@@ -72,11 +72,11 @@ def test_file_name_that_is_not_text_is_addressed_by_id(ask, films, calls, tmp_pa
 
 
 HOSTILE = "\x1b]0;x\x07\nerror: all is lost\u202e\u2066\x9b2J\u2028"
-"""A beginning of a file name that would change a terminal."""
+"""Beginning of a file name that would change a terminal."""
 
 
 def are_safe(*texts):
-    """Whether texts have no character that changes a terminal but the ends of their lines."""
+    """Return whether texts have no characters that change a terminal except for newlines."""
     return all(printable(line) == line for text in texts for line in text.split("\n"))
 
 

@@ -18,36 +18,36 @@ def test_index_creates_an_index_and_prints_counts(search, films, calls):
     assert done.status == 0
     assert "3 indexed" in done.out and "x real time" in done.out
     assert calls.loaded == ["colours"]
-    again = search("index", films, "--workers=0")
-    assert "3 unchanged" in again.out and calls.loaded == ["colours"] * 2
+    second = search("index", films, "--workers=0")
+    assert "3 unchanged" in second.out and calls.loaded == ["colours"] * 2
     index = Index.open(films / ".hlformer-search")
     assert index.fps == 2 and not index.every_frame
 
 
 def test_still_frames_are_counted_unless_all_are_encoded(search, tmp_path):
     archive.film(tmp_path / "films" / "a.film", ["red"] * 5 + ["blue"])
-    made = ["index", tmp_path / "films", "--workers=0", "--encoder=colours"]
-    done = search(*made, f"--index={tmp_path / 'shared'}")
+    arguments = ["index", tmp_path / "films", "--workers=0", "--encoder=colours"]
+    done = search(*arguments, f"--index={tmp_path / 'shared'}")
     assert "4 of 6 frames were still and share an embedding" in done.out
-    done = search(*made, f"--index={tmp_path / 'every'}", "--every-frame")
+    done = search(*arguments, f"--index={tmp_path / 'every'}", "--every-frame")
     assert done.status == 0 and "frames were still" not in done.out
     assert Index.open(tmp_path / "every").every_frame
 
 
 def test_damaged_database_is_restored_without_decoding(ask, films, index, calls):
     (index / "index.db").write_text("{")
-    told = ask("status")
-    assert told.status == 0 and "videos    3," in told.out and len(told.errors) == 1
+    status = ask("status")
+    assert status.status == 0 and "videos    3," in status.out and len(status.errors) == 1
     assert calls.loaded == [DEFAULT_ENCODER]
-    seen, calls.loaded[:] = calls.encoder.seen, []
+    frames_before, calls.loaded[:] = calls.encoder.seen, []
     done = ask("index", films)
-    assert done.status == 0 and "3 unchanged" in done.out and calls.encoder.seen == seen
+    assert done.status == 0 and "3 unchanged" in done.out and calls.encoder.seen == frames_before
     assert "index.db is damaged" in done.errors[0]
-    assert calls.loaded == [DEFAULT_ENCODER]  # that of the index
+    assert calls.loaded == [DEFAULT_ENCODER]  # the encoder of the index
     assert not ask("status").errors
 
 
-def test_an_index_that_is_made_anew_is_reported(ask, films, index):
+def test_remade_index_is_reported(ask, films, index):
     for name in ("index.db", "index.db.bak"):
         (index / name).write_text("{")
     assert ask("index").status == 1
@@ -65,12 +65,12 @@ def test_another_encoder_is_refused_with_advice(ask, films, calls):
     assert done.status == 1 and "another fingerprint" in done.errors[0]
 
 
-@pytest.mark.parametrize("made", [False, True])
-def test_failed_index_leaves_no_files(search, films, tmp_path, made):
-    empty, place = tmp_path / "empty", tmp_path / "index"
+@pytest.mark.parametrize("exists", [False, True])
+def test_failed_index_leaves_no_files(search, films, tmp_path, exists):
+    empty, directory = tmp_path / "empty", tmp_path / "index"
     empty.mkdir()
-    if made:
-        place.mkdir()
+    if exists:
+        directory.mkdir()
     cases = [
         ([empty], "has no video that FFmpeg can read"),
         ([films, "--fps=0"], "--fps=0"),
@@ -78,22 +78,22 @@ def test_failed_index_leaves_no_files(search, films, tmp_path, made):
         ([films, "--checkpoint=nowhere"], "has no config.json"),
     ]
     for arguments, complaint in cases:
-        done = search("index", *arguments, f"--index={place}")
+        done = search("index", *arguments, f"--index={directory}")
         assert done.status == 1 and complaint in done.errors[0]
-        assert place.exists() == made and not (made and list(place.iterdir()))
+        assert directory.exists() == exists and not (exists and list(directory.iterdir()))
     assert search("index", empty).status == 1 and not list(empty.iterdir())
 
 
 @pytest.mark.parametrize("folder", ["films", "empty"])
-def test_directory_with_other_files_is_always_refused(search, films, tmp_path, folder, monkeypatch):
+def test_directory_with_other_files_is_refused(search, films, tmp_path, folder, monkeypatch):
     (tmp_path / "empty").mkdir()
     project = tmp_path / "project"
     (project / "videos").mkdir(parents=True)
     for name in (".env.local", "videos/.gitlab-ci.yml", "videos/a.npz", "manifest.json"):
         (project / name).write_text("{}")
     before = archive.everything(project)
-    given = films if folder == "films" else tmp_path / "empty"
-    done = search("index", given, f"--index={project}", "--workers=0")
+    videos = films if folder == "films" else tmp_path / "empty"
+    done = search("index", videos, f"--index={project}", "--workers=0")
     assert done.status == 1 and "has other files" in done.errors[0]
     monkeypatch.chdir(project)
     assert search("index", "videos", "--index=.", "--workers=0").status == 1
@@ -105,15 +105,15 @@ def test_add_indexes_only_the_named_files_and_folders(ask, films, index, calls):
     archive.film(films / "e.film", ["white", "red"])
     archive.film(films / "left out.film", ["green"])
     (films / "b.film").unlink()
-    seen = calls.encoder.seen
+    frames_before = calls.encoder.seen
     added = ask("add", films / "trips", films / "e.film")
     assert added.status == 0 and "2 indexed, 1 unchanged" in added.out
-    assert calls.encoder.seen - seen == 1 + 2  # colours
+    assert calls.encoder.seen - frames_before == 1 + 2  # colours
     names = [entry.video for entry in Index.open(index).entries()]
     assert names == ["a.film", "b.film", "e.film", "trips/c.film", "trips/d.film"]
 
 
-def test_a_link_of_the_folder_is_a_path_of_the_folder(ask, films, index, tmp_path):
+def test_link_in_the_folder_can_be_added(ask, films, index, tmp_path):
     elsewhere = archive.film(tmp_path / "elsewhere.film", ["yellow"] * 2)
     (films / "link.film").symlink_to(elsewhere)
     refused = ask("add", elsewhere)
@@ -122,7 +122,7 @@ def test_a_link_of_the_folder_is_a_path_of_the_folder(ask, films, index, tmp_pat
     assert "link.film" in Index.open(index).videos
 
 
-def test_a_folder_without_video_names_what_could_not_be_listed(search, tmp_path):
+def test_folder_without_video_names_unlistable_folders(search, tmp_path):
     (tmp_path / "empty" / "unlisted").mkdir(parents=True)
     line, error = search("index", tmp_path / "empty").errors
     assert "may not be listed" in line and "has no video" in error
@@ -141,12 +141,12 @@ def test_missing_encoder_gives_one_line(search, films, tmp_path):
 def captions(tmp_path):
     path = tmp_path / "captions.jsonl"
     splits = {"a.film": "train", "b.film": "val", "trips/c.film": "test"}
-    lines = [{"video": one, "sentence": "red", "split": split} for one, split in splits.items()]
+    lines = [{"video": video, "sentence": "red", "split": split} for video, split in splits.items()]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, lines[0]]))
     return path
 
 
-def test_a_folder_is_indexed_and_its_captions_become_a_data_set(search, films, captions, tmp_path):
+def test_features_indexes_a_folder_and_writes_a_data_set(search, films, captions, tmp_path):
     out = tmp_path / "features"
     flags = [f"--captions={captions}", f"--out={out}", "--fps=2", "--workers=0"]
     done = search("features", films, *flags)
@@ -155,7 +155,7 @@ def test_a_folder_is_indexed_and_its_captions_become_a_data_set(search, films, c
     assert f"--config=configs/own.py:{out}" in done.out
     assert Index.open(films / ".hlformer-search").fps == 2
     splits = ExtractedReader(out).splits
-    assert {split: list(of) for split, of in splits.items()} == {
+    assert {split: list(videos) for split, videos in splits.items()} == {
         "train": ["a.film"], "val": ["b.film"], "test": ["trips/c.film"],
     }  # fmt: skip
 
@@ -171,11 +171,14 @@ def test_wrong_captions_are_refused_before_anything_is_indexed(search, films, ca
     ("flags", "parts", "seed"), [([], 1, 0), (["--seed=3", "--training"], 2, 3)]
 )
 def test_demo_parts_have_the_same_seed(search, monkeypatch, tmp_path, flags, parts, seed):
-    made, names = [], ["make", "render_training"]
-    note = lambda name: lambda out, seed, report: made.append((name, out, seed))
-    module = SimpleNamespace(**{name: note(name) for name in names})
+    steps, names = [], ["make", "render_training"]
+
+    def step(name):
+        return lambda out, seed, report: steps.append((name, out, seed))
+
+    module = SimpleNamespace(**{name: step(name) for name in names})
     monkeypatch.setitem(sys.modules, "hlformer_jax.search.demo", module)
     done = search("demo", f"--out={tmp_path}", *flags)
-    assert done.status == 0 and made == [(name, tmp_path, seed) for name in names[:parts]]
+    assert done.status == 0 and steps == [(name, tmp_path, seed) for name in names[:parts]]
     index = shlex.quote(f"--index={tmp_path / 'index'}")
     assert f"query 'a red circle' {index}" in done.out

@@ -1,4 +1,4 @@
-"""launch/: what search.sh starts for which flags, and which CUDA the environment gets."""
+"""Launch scripts: the commands that search.sh starts, and the CUDA of the environment."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def launch(tmp_path):
     return call
 
 
-def test_a_folder_is_indexed_into_itself_and_served(launch):
+def test_folder_is_indexed_into_itself_and_served(launch):
     page = "--port=8001", "--allow-host=nas", "--token-file=a b", "--no-token"
     indexing = "--fps=2", "--retry", "--every-frame", "--precision=float32", "--ray=local"
     done, started = launch("my films", *indexing, *page)
@@ -51,7 +51,7 @@ def test_a_folder_is_indexed_into_itself_and_served(launch):
     ]
 
 
-def test_an_index_elsewhere_and_the_demo(launch):
+def test_index_elsewhere_and_demo_are_served(launch):
     assert launch("--index=my index", "my films")[1] == [
         "index|--index=my index|--|my films|",
         "serve|--index=my index|--open|",
@@ -102,7 +102,7 @@ def test_every_script_has_help_without_installing(tmp_path, script):
     assert sorted(tmp_path.iterdir()) == [tmp_path / "launch"]
 
 
-def test_the_mark_of_an_environment_is_deleted_last(tmp_path):
+def test_mark_of_an_environment_is_deleted_last(tmp_path):
     shutil.copytree(processes.ROOT / "launch", tmp_path / "launch")
     (tmp_path / "pyproject.toml").touch()
     for name in ("lib/a.py", "bin/python", ".launch"):
@@ -133,7 +133,7 @@ esac
     [
         ("580.65.06\\n", "9.0\\n", "cuda13"),
         ("580.65.06\\n" * 2, "12.0\\n7.5\\n", "cuda13"),
-        ("595.10\\n" * 2, "10.0\\n7.0\\n", "cuda12"),  # CUDA 13 has left Volta behind
+        ("595.10\\n" * 2, "10.0\\n7.0\\n", "cuda12"),  # CUDA 13 does not support Volta
         ("580.65.06\\n", "", "cuda12"),
         ("575.57.08\\n", "9.0\\n", "cuda12"),
         ("525.60.13\\n", "8.0\\n", "cuda12"),
@@ -141,7 +141,7 @@ esac
         ("", "", ""),
     ],
 )
-def test_the_driver_chooses_the_cuda_that_is_installed(tmp_path, drivers, capabilities, extra):
+def test_driver_decides_which_cuda_is_installed(tmp_path, drivers, capabilities, extra):
     stand_in = tmp_path / "nvidia-smi"
     stand_in.write_text(NVIDIA_SMI)
     stand_in.chmod(0o755)
@@ -149,9 +149,12 @@ def test_the_driver_chooses_the_cuda_that_is_installed(tmp_path, drivers, capabi
     environment = os.environ | {"PATH": path, "DRIVERS": drivers, "CAPABILITIES": capabilities}
     environment.pop("HLFORMER_EXTRAS", None)
     find = f"source {processes.ROOT}/launch/environment.sh; find_accelerator"
-    call = lambda **given: subprocess.run(
-        ["bash", "-c", find], capture_output=True, text=True, env=environment | given
-    )
+
+    def call(**variables):
+        return subprocess.run(
+            ["bash", "-c", find], capture_output=True, text=True, env=environment | variables
+        )
+
     done = call()
     assert done.returncode == 0 and done.stdout.strip() == extra
     assert ("using the CPU" in done.stderr) == (not extra)

@@ -12,8 +12,8 @@ from hlformer_jax.search.index import Index
 
 def test_another_folder_is_refused_unless_the_root_is_moved(ask, films, tmp_path):
     films.rename(tmp_path / "elsewhere")
-    for given in (tmp_path / "elsewhere", tmp_path):
-        done = ask("index", given)
+    for folder in (tmp_path / "elsewhere", tmp_path):
+        done = ask("index", folder)
         assert done.status == 1 and "--move-root" in done.errors[0]
     offline = ask("query", "red")
     assert offline.status == 0 and "moved root" in offline.errors[0]
@@ -34,7 +34,7 @@ def test_available_root_is_not_moved(ask, films, index, tmp_path):
     assert Index.open(index).roots == before | {"disk": tmp_path / "disk"}
 
 
-def test_a_root_that_cannot_be_read_is_not_moved(ask, films, index, tmp_path, monkeypatch):
+def test_unreadable_root_is_not_moved(ask, films, index, tmp_path, monkeypatch):
     archive.folder(tmp_path / "copy")
     listing = os.scandir
 
@@ -49,7 +49,7 @@ def test_a_root_that_cannot_be_read_is_not_moved(ask, films, index, tmp_path, mo
 
 
 def forbid(monkeypatch, folder):
-    """Let each look into a folder fail, as for a user without the right to read it."""
+    """Refuse every access to a folder, as for a user without the right to read it."""
     for name in ("stat", "scandir", "open"):
         monkeypatch.setattr(os, name, _refusing(getattr(os, name), f"/{folder}"))
 
@@ -68,7 +68,7 @@ def test_unreadable_folder_is_not_called_offline(ask, films, index, monkeypatch)
     forbid(monkeypatch, "trips")
     done = ask("index", films)
     assert "1 offline (kept; prune drops them), 1 unreadable (kept)" in done.out
-    assert not done.errors  # the real `find` names the folder, and nothing else does
+    assert not done.errors  # only the real `find` names the folder
     status = ask("status").out
     assert "offline   1 videos" in status and "not read  1 videos" in status
     offline, unreadable, *_ = ask("query", "red").errors
@@ -97,7 +97,7 @@ def test_prune_keeps_unreadable_videos(ask, films, index, monkeypatch):
 
 @pytest.fixture
 def disk(ask, tmp_path):
-    """A further folder of the index, of two films: one named as a film of the first folder."""
+    """A second folder of the index with two films, one named like a film of the first."""
     disk = tmp_path / "disk"
     archive.film(disk / "a.film", ["yellow"] * 4)
     archive.film(disk / "trips" / "d.film", ["blue"] * 7)
@@ -107,19 +107,23 @@ def disk(ask, tmp_path):
 
 
 def test_videos_of_two_folders_stay_distinct(ask, films, index, disk, tmp_path):
-    found = lambda *asked: [hit["video"] for hit in json.loads(ask("query", *asked, "--json").out)]
-    assert found("yellow", "--k=1") == ["disk//a.film"] and found("red", "--k=1") == ["a.film"]
-    assert found("blue", "--folder=disk/trips") == ["disk//trips/d.film"]
-    assert found("--like=disk//a.film@1", "--k=1") != ["disk//a.film"]
+
+    def result_names(*arguments):
+        return [hit["video"] for hit in json.loads(ask("query", *arguments, "--json").out)]
+
+    assert result_names("yellow", "--k=1") == ["disk//a.film"]
+    assert result_names("red", "--k=1") == ["a.film"]
+    assert result_names("blue", "--folder=disk/trips") == ["disk//trips/d.film"]
+    assert result_names("--like=disk//a.film@1", "--k=1") != ["disk//a.film"]
     for path, name in ((films / "a.film", "a.film"), (disk / "a.film", "disk//a.film")):
         assert Index.open(index).name_of(str(path)) == name
-        entry = next(one for one in Index.open(index).entries() if one.video == name)
+        [entry] = [entry for entry in Index.open(index).entries() if entry.video == name]
         assert entry.path == path and entry.folder == ("disk" if "//" in name else "")
     done = ask("query", "red", f"--export={disk}/a.film.csv")
     assert done.status == 0 and f"{disk}/a.film" in (disk / "a.film.csv").read_text()
     archive.film(disk / "e.film", ["green"] * 9)
-    for given in ([films], [disk], []):
-        done = ask("index", *given)
+    for folders in ([films], [disk], []):
+        done = ask("index", *folders)
         assert done.status == 0, done
     assert "6 unchanged" in done.out
     assert ask("remove", "disk//e.film").status == 0
@@ -130,27 +134,30 @@ def test_videos_of_two_folders_stay_distinct(ask, films, index, disk, tmp_path):
     assert len(Index.open(index).contents()) == 3
 
 
-@pytest.mark.parametrize("left", [False, True], ids=["gone", "empty"])
-def test_offline_folder_keeps_all_videos(ask, films, index, disk, tmp_path, left):
+@pytest.mark.parametrize("is_empty", [False, True], ids=["missing", "empty"])
+def test_offline_folder_keeps_all_videos(ask, films, index, disk, tmp_path, is_empty):
     (disk / "broken.film").write_bytes(b"broken")
     assert "1 failed" in ask("index", films).out
     before = Index.open(index).videos
     disk.rename(tmp_path / "elsewhere")
-    if left:  # as a disk that is not mounted does
+    if is_empty:  # like a disk that is not mounted
         disk.mkdir()
     (films / "copy.film").write_bytes((tmp_path / "elsewhere" / "a.film").read_bytes())
     done = ask("index")
     assert done.status == 0 and "2 offline" in done.out
-    assert any(f"{disk} is missing" in line for line in done.errors) != left
+    assert any(f"{disk} is missing" in line for line in done.errors) != is_empty
     assert "0 videos are missing" in ask("prune").out
     assert "dropped 0" in ask("prune", "--yes").out
     after = Index.open(index).videos
-    about = lambda one: (one.id, one.content, one.stamp, one.state, one.reason)
+
+    def facts(record):
+        return record.id, record.content, record.stamp, record.state, record.reason
+
     assert after.keys() - before.keys() == {"copy.film"}
-    assert all(about(after[name]) == about(one) for name, one in before.items())
+    assert all(facts(after[name]) == facts(record) for name, record in before.items())
     done = ask("query", "yellow", "--k=1", "--json")
     assert [hit["video"] for hit in json.loads(done.out)] == ["copy.film"]
-    assert any(("is missing" in line) != left for line in done.errors)
+    assert any(("is missing" in line) != is_empty for line in done.errors)
     done = ask("index", tmp_path / "elsewhere", "--move-root")
     assert f"{disk} is now {tmp_path / 'elsewhere'}" in done.errors
     assert done.status == 0 and "6 unchanged" in done.out
@@ -166,10 +173,10 @@ def test_offline_videos_are_kept_until_they_are_pruned(ask, films, index, tmp_pa
     assert "offline   1" in ask("status").out
     listed = ask("prune")
     assert listed.status == 0 and "trips/c.film" in listed.out and "--yes" in listed.out
-    seen = calls.encoder.seen
+    frames_before = calls.encoder.seen
     (tmp_path / "away").rename(films / "trips")
     assert "3 unchanged" in ask("index", films).out
-    assert calls.encoder.seen == seen
+    assert calls.encoder.seen == frames_before
     (films / "trips" / "c.film").unlink()
     assert "dropped 1 videos, 2" in ask("prune", "--yes").out
     assert len(Index.open(index).contents()) == 2
@@ -179,9 +186,7 @@ def test_offline_videos_are_kept_until_they_are_pruned(ask, films, index, tmp_pa
     assert refused.status == 1 and len(Index.open(index).contents()) == 2
 
 
-def test_prune_keeps_the_videos_of_a_disk_that_goes_offline_meanwhile(
-    ask, films, index, tmp_path, monkeypatch
-):
+def test_prune_keeps_videos_of_a_disk_that_goes_offline(ask, films, index, tmp_path, monkeypatch):
     listed = Index.offline
 
     def unmounted(self):

@@ -95,7 +95,7 @@ def test_failed_files_do_not_count_as_videos(ask, films, index):
     assert "1 are left" in ask("prune", "--yes").out
 
 
-def test_quantised_embeddings_that_no_search_reads_are_mended_by_index(ask, films, index):
+def test_index_mends_unused_quantised_embeddings(ask, films, index):
     path = archive.damage(Index.open(index), "b.film", "i8")
     done = ask("verify")
     assert done.status == 1 and f"{path} is damaged: index the folder again" in done.out
@@ -107,7 +107,7 @@ def test_quantised_embeddings_that_no_search_reads_are_mended_by_index(ask, film
     assert ask("index", films).status == 0 and ask("verify").status == 0
 
 
-def test_quantised_embeddings_that_a_search_reads_are_mended_by_it(ask, index, large):
+def test_search_mends_its_quantised_embeddings(ask, index, large):
     path = archive.damage(Index.open(index), "b.film", "i8")
     done = ask("verify")
     assert done.status == 1 and f"{path} is damaged: the next search" in done.out
@@ -141,7 +141,7 @@ def test_tags_with_a_comma_are_quoted(ask, films):
 def test_commands_upload_to_a_store_and_query_it(tmp_path, monkeypatch, capsys, address):
     films = archive.varied_folder(tmp_path / "videos")
     archived = archive.indexed(tmp_path / "archive", films).directory
-    monkeypatch.setattr(library, "reload_encoder", lambda facts, given: archive.Encoder())
+    monkeypatch.setattr(library, "reload_encoder", lambda facts, name: archive.Encoder())
 
     def call(*arguments):
         assert main([*arguments, f"--index={archived}"]) == 0

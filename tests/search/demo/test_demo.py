@@ -1,4 +1,4 @@
-"""The demo: its stories, what is drawn of them, what is made in which directory, and the search."""
+"""The demo: its stories, drawings and directories, and the search in it."""
 
 import hashlib
 import itertools
@@ -26,7 +26,7 @@ GREY = np.full((drawing.HEIGHT, drawing.WIDTH, 3), 60, np.uint8)
 
 
 def silent(line):
-    """Takes a line on a step."""
+    """Ignore a line about a step."""
 
 
 # ---- stories
@@ -53,13 +53,14 @@ def test_captions_are_unique_and_share_every_attribute():
     events = [(scene.action, frozenset(scene.things)) for scene in all_scenes if scene.sentence]
     assert len(set(events)) == len(events) > 100
     stories = scenes.stories(0, 24)
-    holds = lambda word: sum(
-        any(word in (scene.sentence or "") for scene in story.scenes) for story in stories
-    )
+
+    def count_stories(word):
+        return sum(any(word in (x.sentence or "") for x in story.scenes) for story in stories)
+
     for word in [*scenes.COLOURS, *scenes.SHAPES, "left", "grows", "meets"]:
-        assert holds(word) > 5, word
+        assert count_stories(word) > 5, word
     pairs = [f"{colour} {shape}" for colour in scenes.COLOURS for shape in scenes.SHAPES]
-    assert sum(holds(pair) for pair in pairs) / len(pairs) > 2
+    assert sum(count_stories(pair) for pair in pairs) / len(pairs) > 2
 
 
 def test_training_sentences_have_all_words_of_captions():
@@ -67,13 +68,16 @@ def test_training_sentences_have_all_words_of_captions():
     assert scenes.sentences("left", (red,))[0] == "a red circle moves to the left"
     assert scenes.sentences("meets", (red, blue))[0] == "a red circle meets a blue star"
     assert Scene(0, 3, "shrinks", (blue,)).sentence == "a blue star shrinks"
-    words = lambda sentences: {word for sentence in sentences for word in sentence.split()}
+
+    def words(sentences):
+        return {word for sentence in sentences for word in sentence.split()}
+
     captioned = [scene.sentence for story in scenes.stories(0, 40) for scene in story.scenes]
     training = [text for _, text in scenes.training_moments(5, 500)]
     assert words(filter(None, captioned)) <= words(training)
 
 
-def test_demo_videos_are_those_measured_in_the_docs():
+def test_demo_captions_match_the_documented_digest():
     text = making.captions(scenes.stories(0, 24))
     digest = "1724d666c45c2ada486d6994bd9b70fcdf19c33309742704de3da72550be7eac"
     assert hashlib.sha256(text.encode()).hexdigest() == digest
@@ -106,15 +110,18 @@ def test_moving_shape_leaves_a_trail_behind_it(action, axis, sign):
 
 
 @pytest.mark.parametrize(("action", "sign"), [("grows", 1), ("shrinks", -1)])
-def test_a_shape_changes_its_size_as_the_sentence_says(action, sign):
+def test_shape_grows_or_shrinks_like_its_sentence(action, sign):
     widths = [np.ptp(coloured_pixels(action, time)[1]) for time in (2, 3, 4, 5, 5.9)]
     assert (sign * np.diff(widths) > 0).all()
 
 
-def test_shapes_that_meet_touch_in_the_end_and_not_before():
+def test_meeting_shapes_touch_only_at_the_end():
     scene = Scene(0, 6, "meets", (Thing("red", "square"), Thing("blue", "square")))
     pictures = [drawing.draw(scene, time, GREY) for time in (0, 2, 5)]
-    columns = lambda picture, colour: np.nonzero(in_colour(picture, colour))[1]
+
+    def columns(picture, colour):
+        return np.nonzero(in_colour(picture, colour))[1]
+
     gaps = [columns(picture, "blue").min() - columns(picture, "red").max() for picture in pictures]
     assert gaps[0] > gaps[1] > gaps[2] and abs(gaps[2]) < 8
 
@@ -159,12 +166,12 @@ def test_training_frames_show_their_sentences():
             assert in_colour(image, colour, 40).sum() >= 8
 
 
-# ---- the directory, but for training and indexing
+# ---- the directory, without training and indexing
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Stands in for training and indexing, and notes them."""
+    """Replaces training and indexing, and records their calls."""
     noted = []
 
     def train(folder, seed, report):
@@ -200,14 +207,14 @@ def test_second_call_renders_only_missing_videos(tmp_path, calls):
 
 
 def test_another_seed_is_refused(tmp_path, calls, monkeypatch):
-    monkeypatch.setattr(making, "render", lambda told, folder, report: None)
+    monkeypatch.setattr(making, "render", lambda stories, folder, report: None)
     demo.make(tmp_path / "demo", 1, silent)
     with pytest.raises(demo.DemoError, match="seed 1"):
         demo.make(tmp_path / "demo", 2, silent)
     assert calls == ["train", "index"]
 
 
-def test_an_encoder_of_a_demo_is_recognised_by_its_place(tmp_path):
+def test_encoder_of_a_demo_is_recognised_by_its_place(tmp_path):
     def facts(*places):
         return EncoderFacts("encoder", "0", "0", 8, places)
 
@@ -217,8 +224,11 @@ def test_an_encoder_of_a_demo_is_recognised_by_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("note", [None, "", "{}", '{"seed": 0, "videos": 24}', "[" * 100_000])
-def test_directory_with_other_files_is_left_alone(tmp_path, calls, note):
-    contents = lambda: {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+def test_directory_with_other_files_is_not_changed(tmp_path, calls, note):
+
+    def contents():
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "holiday.mp4").write_bytes(b"x")
     if note is not None:
@@ -265,8 +275,9 @@ def test_training_videos_differ_from_the_demo_videos(tmp_path, calls, monkeypatc
     assert len(training_stories) == 240
     assert len({story.seed for story in [*training_stories, *demo_stories]}) == 264
     lines = captions.read(out / "training" / "captions.jsonl")
-    videos_of = lambda split: {line.video for line in lines if line.split == split}
-    videos = {split: videos_of(split) for split in captions.SPLITS}
+    videos = {
+        split: {line.video for line in lines if line.split == split} for split in captions.SPLITS
+    }
     counts = {split: len(names) for split, names in videos.items()}
     assert counts == {"train": 200, "val": 40, "test": 24}
     assert videos["test"] == {f"demo/{story.name}" for story in demo_stories}
@@ -289,31 +300,33 @@ def test_interrupted_copy_of_a_video_is_made_again(tmp_path, calls, monkeypatch)
     assert not [path for path in (out / "training").rglob("*") if path.is_file()]
 
 
-# ---- made and asked: what a person sees who tries the search first
+# ---- the finished demo, as its first user sees it
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def demo_folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "demo"
     demo.make(out, report=silent)
     return out
 
 
 @pytest.mark.slow
-def test_captions_find_their_video_and_moment(made):
-    demo_captions = captions.read(made / "captions.jsonl")
-    videos = {path.relative_to(made / "videos").as_posix() for path in made.rglob("*.mp4")}
+def test_captions_find_their_video_and_moment(demo_folder):
+    demo_captions = captions.read(demo_folder / "captions.jsonl")
+    videos = {
+        path.relative_to(demo_folder / "videos").as_posix() for path in demo_folder.rglob("*.mp4")
+    }
     assert {caption.video for caption in demo_captions} <= videos
-    metrics, _ = evaluate(search.open(made / "index", ranker="best_frame"), demo_captions)
+    metrics, _ = evaluate(search.open(demo_folder / "index", ranker="best_frame"), demo_captions)
     assert metrics["R@1"] > 40 and metrics["R@5"] > 80  # chance is 4 and 21
     assert metrics["IoU 0.5"] > 60  # a moment is a sixth of its video
 
 
 @pytest.mark.slow
-def test_each_kind_is_found_and_threshold_keeps_its_rate(made):
-    kinds.make(made / "kinds", made / "encoder", report=silent)
-    kind_captions = captions.read(made / "kinds" / "captions.jsonl")
-    library = search.open(made / "kinds" / "index")
+def test_each_kind_is_retrieved_and_threshold_keeps_its_rate(demo_folder):
+    kinds.make(demo_folder / "kinds", demo_folder / "encoder", report=silent)
+    kind_captions = captions.read(demo_folder / "kinds" / "captions.jsonl")
+    library = search.open(demo_folder / "kinds" / "index")
     evaluations = {library.ranker_name: evaluate(library, kind_captions)}
     separations = {name: separation for name, (_, separation) in evaluations.items()}
     threshold.calibrate(library._index, separations, 10.0)
@@ -326,9 +339,11 @@ def test_each_kind_is_found_and_threshold_keeps_its_rate(made):
     assert by_kind["absent combination"]["matches"] < 22
     assert by_kind["absent colour or shape"]["matches"] < 23
     assert figures["rankers"]["best_frame"]["AUC"] > 23
-    vectors = lambda name: library._index.read(library._index.videos[name].content).vectors.astype(
-        np.float32
-    )
+
+    def vectors(name):
+        record = library._index.videos[name]
+        return library._index.read(record.content).vectors.astype(np.float32)
+
     copied = {x.video: x for x in kind_captions if x.kind == "copied"}
     for caption in copied.values():
         original, copy = vectors(caption.video), vectors(caption.duplicates[0])
@@ -336,28 +351,30 @@ def test_each_kind_is_found_and_threshold_keeps_its_rate(made):
 
 
 @pytest.mark.slow
-def test_second_call_changes_no_file(made):
+def test_second_call_changes_no_file(demo_folder):
     parts = ("videos", "encoder")
-    times = lambda: {
-        path: path.stat().st_mtime_ns
-        for part in parts
-        for path in (made / part).rglob("*")
-        if path.is_file()
-    }
+
+    def times():
+        paths = [
+            path for part in parts for path in (demo_folder / part).rglob("*") if path.is_file()
+        ]
+        return {path: path.stat().st_mtime_ns for path in paths}
+
     before = times()
-    demo.make(made, report=silent)
+    demo.make(demo_folder, report=silent)
     assert times() == before
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists(CHROMIUM), reason="there is no chromium: apt-get install it")
-def test_page_plays_the_moment_of_the_query(made, tmp_path):
+@pytest.mark.skipif(not os.path.exists(CHROMIUM), reason="needs chromium")
+def test_page_plays_the_moment_of_the_query(demo_folder, tmp_path):
+    import page_browser
     from playwright.sync_api import expect, sync_playwright
 
-    library = search.open(made / "index", ranker="best_frame")
+    library = search.open(demo_folder / "index", ranker="best_frame")
     caption, moment = next(
         (caption, hit.moments[0])
-        for caption in captions.read(made / "captions.jsonl")
+        for caption in captions.read(demo_folder / "captions.jsonl")
         if (hit := library.query(caption.sentence, k=1)[0]).video == caption.video
         and intersection_over_union(hit.moments[0], caption.start, caption.end) > 0.7
     )
@@ -373,12 +390,11 @@ def test_page_plays_the_moment_of_the_query(made, tmp_path):
         first = page.locator("#results .open").first
         expect(first).to_contain_text(caption.video.split("/")[-1], timeout=30_000)
         page.keyboard.press("Enter")
-        position = lambda: page.evaluate("document.getElementById('player').currentTime")
         for _ in range(100):
             page.wait_for_timeout(100)
-            if (played := position()) > moment.start:
+            if (played := page_browser.time_of(page)) > moment.start:
                 break
-        assert 0 < played - moment.start < 3  # it plays on while it is asked
+        assert 0 < played - moment.start < 3  # playback continues meanwhile
         page.wait_for_timeout(500)
         page.screenshot(path=f"{pictures}/demo.png")
         browser.close()

@@ -1,4 +1,4 @@
-"""Captions: read strictly, recalls and levels by them, by kind, and a data set of them."""
+"""Captions: strict reading, recalls, thresholds and kinds, and data sets made of them."""
 
 import errno
 import itertools
@@ -88,13 +88,13 @@ def library(index):
 
 
 def test_moment_metrics_use_captions_with_times(library):
-    asked = [Caption("a.film", "red", 5.0, 8.0), Caption("b.film", "green")]
-    figures, _ = evaluate(library, asked)
+    queries = [Caption("a.film", "red", 5.0, 8.0), Caption("b.film", "green")]
+    figures, _ = evaluate(library, queries)
     assert figures["R@1"] == 100 and figures["IoU 0.7"] == 100
-    asked[0] = Caption("a.film", "red", 0.0, 5.0)
-    missed, _ = evaluate(library, asked)
+    queries[0] = Caption("a.film", "red", 0.0, 5.0)
+    missed, _ = evaluate(library, queries)
     assert missed["R@1"] == 100 and missed["IoU 0.3"] == missed["mIoU"] == 0
-    assert not any("IoU" in name for name in evaluate(library, asked[1:])[0])
+    assert not any("IoU" in name for name in evaluate(library, queries[1:])[0])
 
 
 def test_copy_of_a_video_counts_as_correct(films, index):
@@ -110,39 +110,38 @@ def test_copies_of_a_wrong_video_count_once(films, index):
         (films / f"0{number}.film").write_bytes((films / "b.film").read_bytes())
     archive.fill(index)
     library = archive.opened(index, ranker="best_frame")
-    asked = [Caption("a.film", "green")]  # b.film is green
-    figures, _ = evaluate(library, asked)
+    queries = [Caption("a.film", "green")]  # b.film is green
+    figures, _ = evaluate(library, queries)
     assert figures["R@1"] == 0 and figures["R@5"] == 100
-    assert metrics.by_kind(library, asked)[""]["visual"]["R@5"] == 100
+    assert metrics.by_kind(library, queries)[""]["visual"]["R@5"] == 100
 
 
 @pytest.mark.parametrize("probable", [False, True])
 def test_separation_equals_brute_force(index, probable):
     encoder = archive.Encoder(probable=probable)
     library = archive.opened(index, ranker="best_frame", encoder=encoder)
-    asked = [
+    queries = [
         Caption("a.film", "red"), Caption("b.film", "blue green", duplicates=("trips/c.film",)),
         Caption("a.film", "white", in_transcript=True), Caption("", "yellow", kind="k"),
     ]  # fmt: skip
-    figures, separation = evaluate(library, asked)
-    frames = {one.video: index.read(index.videos[one.video].content).vectors
-              for one in library.ranked()}  # fmt: skip
+    figures, separation = evaluate(library, queries)
+    frames = {entry.video: index.read(index.videos[entry.video].content).vectors
+              for entry in library.ranked()}  # fmt: skip
 
-    def above(sentence, videos):
+    def best_margin(sentence, videos):
         (query,) = encoder.encode_texts([sentence])
-        cosines = {name: [float(x.astype(np.float32) @ query) for x in own]
-                   for name, own in frames.items()}  # fmt: skip
-        centre = 0 if probable else np.median([x for own in cosines.values() for x in own])
+        cosines = {name: [float(x.astype(np.float32) @ query) for x in vectors]
+                   for name, vectors in frames.items()}  # fmt: skip
+        centre = 0 if probable else np.median([x for vectors in cosines.values() for x in vectors])
         return max(max(cosines[name]) for name in videos) - centre
 
     a, b, c = frames
-    np.testing.assert_allclose(separation.present, [above("red", [a]), above("blue green", [b, c])],
-                               atol=1e-6)  # fmt: skip
-    np.testing.assert_allclose(separation.absent, [above("red", [b, c]), above("blue green", [a])],
-                               atol=1e-6)  # fmt: skip
-    np.testing.assert_allclose(
-        separation.without_video["k"], [above("yellow", [a, b, c])], atol=1e-6
-    )
+    for margins, expected in (
+        (separation.present, [best_margin("red", [a]), best_margin("blue green", [b, c])]),
+        (separation.absent, [best_margin("red", [b, c]), best_margin("blue green", [a])]),
+        (separation.without_video["k"], [best_margin("yellow", [a, b, c])]),
+    ):
+        np.testing.assert_allclose(margins, expected, atol=1e-6)
     assert separation.videos == ("a.film", "b.film") and figures["R@1"] == 100
     wins = [x > y for x, y in itertools.product(separation.present, separation.absent)]
     assert figures["AUC"] == 100 * np.mean(wins)
@@ -164,7 +163,7 @@ def test_conformal_threshold_keeps_its_false_alarm_rate():
         alarms = []
         for _ in range(4000):
             drawn = rng.gumbel(size=40)
-            # By definition: the least of the scores that at most rate (n + 1) - 1 others exceed.
+            # By definition: the lowest score that at most rate (n + 1) - 1 scores exceed.
             scores = drawn[:39]
             exceeded_by = np.sum(scores > scores[:, None], axis=1)
             bound = scores[exceeded_by <= rate * 40 - 1 + 1e-9].min()
@@ -190,18 +189,18 @@ def test_error_rates_equal_leaving_out_each_video():
         np.ones(80, bool),
     )
     figures = threshold.error_rates(separation, 0.1)
-    alarms, kept = [], []
+    alarms, hits = [], []
     for i, video in enumerate(videos):
-        others = np.asarray([x for x, other in zip(separation.absent, videos, strict=True)
-                             if other != video])  # fmt: skip
-        calibrated = threshold.conformal_threshold(others, 0.1)
+        is_calibration = [name != video for name in videos]
+        calibration = separation.absent[is_calibration]
+        calibrated = threshold.conformal_threshold(calibration, 0.1)
         alarms.append(separation.absent[i] >= calibrated)
-        kept.append(separation.present[i] >= calibrated)
+        hits.append(separation.present[i] >= calibrated)
     assert figures["false alarms"][0] == pytest.approx(100 * np.mean(alarms))
     share, low, high = figures["recall"]
-    assert share == pytest.approx(100 * np.mean(kept)) and low < share < high
-    # As wide as a normal approximation by the videos' sums of deviations, about.
-    sums = [sum(k - np.mean(kept) for k, v in zip(kept, videos, strict=True) if v == video)
+    assert share == pytest.approx(100 * np.mean(hits)) and low < share < high
+    # Approximately the width of a normal approximation by the videos' sums of deviations.
+    sums = [sum(k - np.mean(hits) for k, v in zip(hits, videos, strict=True) if v == video)
             for video in set(videos)]  # fmt: skip
     assert high - low == pytest.approx(2 * 196 * math.hypot(*sums) / 80, rel=0.3)
     assert figures["threshold"] == threshold.conformal_threshold(separation.absent, 0.1)
@@ -224,7 +223,7 @@ def test_by_kind_reports_each_signal(tmp_path, films):
         Caption("", "submarine", kind="absent", in_transcript=True),
     ]
     kinds = metrics.by_kind(library, captions)
-    # Blue is in c.film, of which the second caption knows nothing; all three are among five.
+    # The second caption is wrong, because blue is in c.film; all three videos are in the top 5.
     assert kinds["pictured"]["visual"] == pytest.approx(
         {"queries": 2, "R@1": 50, "R@5": 100, "mIoU": 100, "matches": 100}
     )
@@ -242,7 +241,7 @@ def test_by_kind_reports_each_signal(tmp_path, films):
     assert kinds["absent"]["transcript"] == {"queries": 1, "matches": 0}
 
 
-def test_by_kind_leaves_out_parts_that_its_ranker_cannot_search(index):
+def test_by_kind_omits_parts_that_the_ranker_lacks(index):
     captions = [Caption("a.film", "red"), Caption("a.film", "black", following=("red",))]
     normalised = archive.opened(index, ranker="best_frame", normalise=True)
     report = metrics.report(normalised, {}, captions)
@@ -273,17 +272,22 @@ def test_records_are_read_once_for_features_of_all_videos(index, tmp_path, monke
 
 def test_features_are_index_vectors_and_encoder_tokens(index, tmp_path):
     lines = []
-    asked = [*CAPTIONS, Caption("gone.film", "red")]
+    all_captions = [*CAPTIONS, Caption("gone.film", "red")]
     counts = features.write_features(
-        index, archive.Encoder(), asked, tmp_path / "out", report=lines.append
+        index, archive.Encoder(), all_captions, tmp_path / "out", report=lines.append
     )
     assert sum(counts.values()) == 4 and "gone.film" in lines[0]
     reader = ExtractedReader(tmp_path / "out")
-    kept = [(video, one) for of in reader.splits.values() for video in of for one in of[video]]
-    assert sorted((v, c.sentence, c.start, c.end) for v, c in kept) == sorted(
+    pairs = [
+        (video, caption)
+        for split in reader.splits.values()
+        for video, captions_of_video in split.items()
+        for caption in captions_of_video
+    ]
+    assert sorted((v, c.sentence, c.start, c.end) for v, c in pairs) == sorted(
         (c.video, c.sentence, c.start, c.end) for c in CAPTIONS
     )
-    for video, caption in kept:
+    for video, caption in pairs:
         vectors = index.read(index.videos[video].content).vectors
         np.testing.assert_array_equal(reader.read_frames(video), vectors.astype(np.float32))
         (tokens,) = archive.Encoder().encode_tokens([caption.sentence])
@@ -314,16 +318,16 @@ def test_full_disk_of_features_names_their_folder(index, tmp_path, monkeypatch):
 
 
 def test_times_are_cut_at_the_end_of_a_video():
-    asked = [
+    all_captions = [
         Caption("a", "x", 1.0, 12.5),
         Caption("a", "x", 2.0, 3.0),
         Caption("b", "x", 9.0, 99.0),
     ]
-    first, *others = captions.cut_times(asked, {"a": 10.0}, 1.0)
-    assert (first.start, first.end) == (1, 10) and others == asked[1:]
+    first, *unchanged = captions.cut_times(all_captions, {"a": 10.0}, 1.0)
+    assert (first.start, first.end) == (1, 10) and unchanged == all_captions[1:]
 
 
-def test_features_join_copies_and_count_what_is_left_out(index, films, tmp_path):
+def test_features_join_copies_and_count_omissions(index, films, tmp_path):
     (films / "copy.film").write_bytes((films / "b.film").read_bytes())
     archive.fill(index)
     left_out = [
@@ -331,10 +335,12 @@ def test_features_join_copies_and_count_what_is_left_out(index, films, tmp_path)
         Caption("a.film", "speech", in_transcript=True),
         Caption("", "nothing"),
     ]
-    asked = [*CAPTIONS, *left_out, Caption("copy.film", "a copy", duplicates=("b.film",))]
-    asked.append(Caption("a.film", "red too", duplicates=("b.film", "gone.film")))
+    all_captions = [*CAPTIONS, *left_out, Caption("copy.film", "a copy", duplicates=("b.film",))]
+    all_captions.append(Caption("a.film", "red too", duplicates=("b.film", "gone.film")))
     lines = []
-    features.write_features(index, archive.Encoder(), asked, tmp_path / "out", report=lines.append)
+    features.write_features(
+        index, archive.Encoder(), all_captions, tmp_path / "out", report=lines.append
+    )
     videos = {
         video: [caption.sentence for caption in captions]
         for split in ExtractedReader(tmp_path / "out").splits.values()
@@ -351,6 +357,6 @@ def test_copies_in_several_named_splits_are_one_video(index, films, tmp_path):
     (films / "copy.film").write_bytes((films / "b.film").read_bytes())
     archive.fill(index)
     videos = {"train": "a.film", "val": "b.film", "test": "copy.film"}
-    asked = [Caption(video, "red", split=split) for split, video in videos.items()]
-    features.write_features(index, archive.Encoder(), asked, tmp_path / "out")
+    all_captions = [Caption(video, "red", split=split) for split, video in videos.items()]
+    features.write_features(index, archive.Encoder(), all_captions, tmp_path / "out")
     assert list(ExtractedReader(tmp_path / "out").splits["test"]) == ["b.film"]

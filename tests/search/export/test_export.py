@@ -1,4 +1,4 @@
-"""Moments as files of other programs; frames and timecodes beside OpenTimelineIO's own."""
+"""Moments as files of other programs; frames and timecodes compared with OpenTimelineIO."""
 
 import json
 import re
@@ -24,9 +24,9 @@ NTSC24, NTSC30, NTSC60 = (Fraction(count * 1000, 1001) for count in (24, 30, 60)
 
 def hit(name, *moments, duration=60.0):
     path = Path("/films") / name
-    found = [Moment(start, end, (start + end) / 2, 0.25) for start, end in moments]
+    hit_moments = [Moment(start, end, (start + end) / 2, 0.25) for start, end in moments]
     times = np.arange(duration)
-    facts = path, 0.25, "cosine", found, times, times, duration, 1e9, "file"
+    facts = path, 0.25, "cosine", hit_moments, times, times, duration, 1e9, "file"
     return Result(f"{len(name):016x}", name, "", *facts, is_match=True, signals=("visual",))
 
 
@@ -41,33 +41,36 @@ def info(rate, timecode="", base=None, is_variable=False):
     ("rate", "drop"),
     [(NTSC24, False), (25, False), (NTSC30, False), (NTSC30, True), (NTSC60, True), (12, False)],
 )
-def test_timecodes_are_those_of_opentimelineio(rate, drop):
+def test_timecodes_agree_with_opentimelineio(rate, drop):
     otio = pytest.importorskip("opentimelineio")
     timing = Timing(Fraction(rate), drop, 0)
     edges = [0, 1, 29, 30, 1799, 1800, 1801, 3597, 3598, 3600, 17981, 17982, 17983, 107892, 2589407]
     edges += [900_899, 900_900, 1_801_799, 1_801_800]  # the second minute after 500 minutes
     for number in [*edges, *np.random.default_rng(0).integers(0, 2_000_000, 50).tolist()]:
-        found = timing.timecode(number)
-        if rate != 12:  # of which that knows no timecode
+        timecode = timing.timecode(number)
+        if rate != 12:  # OpenTimelineIO has no timecode of this rate
             nominal = round(rate)
             time = otio.opentime.RationalTime(number, float(rate) if drop else nominal)
-            assert found == time.to_timecode(float(rate) if drop else nominal, drop)
+            assert timecode == time.to_timecode(float(rate) if drop else nominal, drop)
         day = 86_400 * round(rate) * (0.999 if drop else 1)
-        assert timing.number(found) == number % day
+        assert timing.number(timecode) == number % day
 
 
 def test_timing_follows_rate_and_timecode():
-    count = lambda rate, timecode="": Timing.from_info(info(rate, timecode)(None))
-    assert count(29.97) == (NTSC30, True, 0)
-    assert count(29.87).rate == NTSC30 and count(30).rate == 30 and not count(30).drop
-    assert count(23.976) == (NTSC24, False, 0)
-    assert count(23.976, "01:00:00:00") == (NTSC24, False, 86_400)
-    assert count(29.97, "01:00:00:00") == (NTSC30, False, 108_000)
-    assert count(29.97, "01:00:00;00") == (NTSC30, True, 107_892)
-    assert count(25, "10:00:00:05") == (25, False, 900_005) and count(12).rate == 24
+
+    def timing(rate, timecode=""):
+        return Timing.from_info(info(rate, timecode)(None))
+
+    assert timing(29.97) == (NTSC30, True, 0)
+    assert timing(29.87).rate == NTSC30 and timing(30).rate == 30 and not timing(30).drop
+    assert timing(23.976) == (NTSC24, False, 0)
+    assert timing(23.976, "01:00:00:00") == (NTSC24, False, 86_400)
+    assert timing(29.97, "01:00:00:00") == (NTSC30, False, 108_000)
+    assert timing(29.97, "01:00:00;00") == (NTSC30, True, 107_892)
+    assert timing(25, "10:00:00:05") == (25, False, 900_005) and timing(12).rate == 24
     # An hour of 29.97 frames a second, in frames and on the clock.
-    assert count(29.97).frame(3600.0) == 107_892
-    assert count(29.97).timecode(107_892) == "01:00:00;00"
+    assert timing(29.97).frame(3600.0) == 107_892
+    assert timing(29.97).timecode(107_892) == "01:00:00;00"
 
 
 @pytest.mark.parametrize(
@@ -83,8 +86,8 @@ def test_timing_follows_rate_and_timecode():
     ],
 )  # fmt: skip
 def test_nominal_rate_is_a_standard_rate(mean, base, is_variable, nominal):
-    found = export.nominal_rate(info(mean, base=base, is_variable=is_variable)(None))
-    assert found == nominal
+    rate = export.nominal_rate(info(mean, base=base, is_variable=is_variable)(None))
+    assert rate == nominal
 
 
 def test_two_clips_of_one_phone_share_an_edl(tmp_path):
@@ -103,15 +106,15 @@ def test_two_clips_of_one_phone_share_an_edl(tmp_path):
     ]
 
 
-def test_variable_rates_alone_share_the_highest_in_an_edl(tmp_path):
+def test_edl_of_variable_rates_uses_the_highest(tmp_path):
     hits = [hit("a.mp4", (0.5, 1.0)), hit("b.mp4", (0.5, 1.0))]
     rates = {
         "a.mp4": info(20, base=25, is_variable=True),
         "b.mp4": info(20, base=30, is_variable=True),
     }
-    for some, frames in ((hits[:1], "12"), (hits, "15"), (hits[::-1], "15")):
+    for listed, frames in ((hits[:1], "12"), (hits, "15"), (hits[::-1], "15")):
         out = tmp_path / f"{len(list(tmp_path.iterdir()))}.edl"
-        export.write(out, "t", some, lambda path: rates[path.name](path))
+        export.write(out, "t", listed, lambda path: rates[path.name](path))
         [*_, event] = [line for line in out.read_text().splitlines() if " AX " in line]
         assert event.split()[4] == f"00:00:00:{frames}"
 
@@ -128,7 +131,7 @@ def test_timecode_above_60_fps_counts_every_second_frame(tmp_path, rate, count):
     assert int(frames) == round(Fraction(1.99) * count) - round(count)
 
 
-def test_an_edl_has_events_one_after_the_other(tmp_path):
+def test_edl_has_consecutive_events(tmp_path):
     hits = [hit("a.mp4", (10.0, 12.0), (61.0, 62.0)), hit("b c.mp4", (0.0, 0.001))]
     out = tmp_path / "x.edl"
     assert export.write(out, "a dog\nruns", hits, info(NTSC30, "01:00:00;00")) == 3
@@ -141,7 +144,10 @@ def test_an_edl_has_events_one_after_the_other(tmp_path):
         "003  AX       V     C        01:00:00;00 01:00:00;01 00:00:03;00 00:00:03;01\n"
         "* FROM CLIP NAME: b c.mp4\n* SOURCE FILE: file:///films/b%20c.mp4\n"
     )
-    mixed = lambda path: info(25 if path.name == "a.mp4" else 24)(path)
+
+    def mixed(path):
+        return info(25 if path.name == "a.mp4" else 24)(path)
+
     with pytest.raises(SearchError, match=r"24, 25"):
         export.write(tmp_path / "y.edl", "x", hits, mixed)
     assert not (tmp_path / "y.edl").exists()
@@ -191,34 +197,42 @@ def test_fcpxml_has_each_video_once_with_its_moments(tmp_path):
     assert "<!DOCTYPE fcpxml>" in out.read_text()
     root = ElementTree.parse(out).getroot()
     assert root.get("version") == "1.10" and root.find("library/event").get("name") == 'a "dog"'
-    seconds = lambda element, key: Fraction(element.get(key).removesuffix("s"))
+
+    def seconds(element, key):
+        return Fraction(element.get(key).removesuffix("s"))
+
     first, second = root.findall("resources/asset")
     media = {"kind": "original-media", "src": "file:///films/a%26b.mp4"}
     assert first.get("name") == "a&b.mp4" and first.find("media-rep").attrib == media
     assert (first.get("hasAudio"), second.get("hasAudio")) == (None, "1")
-    formats = {one.get("id"): one.get("frameDuration") for one in root.iter("format")}
+    formats = {element.get("id"): element.get("frameDuration") for element in root.iter("format")}
     assert formats[first.get("format")] == "1001/24000s"
     assert formats[second.get("format")] == "1/25s"
-    clip, other = root.findall("library/event/asset-clip")
-    assert clip.get("ref") == first.get("id") and other.get("name") == "b\ufffd.mp4"
+    clip, second_clip = root.findall("library/event/asset-clip")
+    assert clip.get("ref") == first.get("id") and second_clip.get("name") == "b\ufffd.mp4"
     assert clip.get("tcFormat") == "NDF" and clip.get("duration") == first.get("duration")
     # The file's first frame is number 86,400 by its timecode; its last moment ends after it.
     assert seconds(clip, "start") == seconds(first, "start") == 86_400 / NTSC24
     assert seconds(first, "duration") == round(70 * NTSC24) / NTSC24
     spans, peaks = clip.findall("keyword"), clip.findall("marker")
-    assert [seconds(one, "start") for one in spans] == [(86_400 + n) / NTSC24 for n in (240, 1199)]
+    assert [seconds(element, "start") for element in spans] == [
+        (86_400 + n) / NTSC24 for n in (240, 1199)
+    ]
     assert seconds(spans[0], "duration") == 96 / NTSC24
     assert seconds(peaks[0], "start") == (86_400 + 288) / NTSC24
     assert seconds(peaks[0], "duration") == 1 / NTSC24
     assert peaks[0].get("value") == 'a "dog"' and peaks[0].get("note") == "rank 1, score 0.25"
-    assert seconds(other.find("keyword"), "start") == 5
+    assert seconds(second_clip.find("keyword"), "start") == 5
     export.write(tmp_path / "y.fcpxml", "", hits[:1], info(NTSC30))
     [clip] = ElementTree.parse(tmp_path / "y.fcpxml").iter("asset-clip")
     assert clip.get("tcFormat") == "DF"
 
 
 def test_playlist_and_table_have_all_moments(tmp_path):
-    never = lambda path: pytest.fail("no file is read for it")
+
+    def never(path):
+        pytest.fail("no file is read for it")
+
     hits = [
         hit("=1+2.mp4", (1.25, 3.5))._replace(tags=("b", "c d")),
         hit("ü.mp4", (2.0, 4.0))._replace(id="00000000000000ab"),
@@ -234,7 +248,7 @@ def test_playlist_and_table_have_all_moments(tmp_path):
     assert "'=1+2.mp4" in table.read_text() and ",=" not in table.read_text()
     tags = [line.rpartition(",")[2] for line in table.read_text().splitlines()]
     assert tags == ["tags", "b; c d", ""]
-    ids = [one.id for one in hits]
+    ids = [hit.id for hit in hits]
     assert f"1,'{ids[0]}," in table.read_text()  # a spreadsheet would round it
     assert f"2,{ids[1]}," in table.read_text()
     for marked in (True, False):
@@ -297,7 +311,7 @@ def test_error_in_a_table_names_its_place_and_value(tmp_path, content, complaint
         export.read_csv(table)
 
 
-def test_the_timecode_of_a_file_is_read(tmp_path):
+def test_timecode_of_a_file_is_read(tmp_path):
     plain = videos.write(tmp_path / "plain.mov", frames=6, rate=30)
     assert video.probe(plain).timecode == ""
     with av.open(str(plain)) as source, av.open(str(tmp_path / "timed.mov"), "w") as target:
@@ -311,7 +325,7 @@ def test_the_timecode_of_a_file_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "m3u", "edl", "otio", "fcpxml"])
-def test_no_export_has_control_characters_or_marks_of_direction(tmp_path, suffix):
+def test_exports_have_no_control_or_direction_characters(tmp_path, suffix):
     if suffix == "otio":
         pytest.importorskip("opentimelineio")
     out = tmp_path / f"moments.{suffix}"

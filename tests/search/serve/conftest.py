@@ -1,6 +1,6 @@
-"""A library of three real videos for each file of tests, rendered once for all, and its server.
+"""A library of three real videos and its server for each file of tests; pages of a browser.
 
-And one of films, whose index can be changed.
+The library `changing` has films without pictures, and its index can be changed.
 """
 
 import threading
@@ -31,13 +31,13 @@ def url(library):
 
 @pytest.fixture(scope="module")
 def client(url):
-    with page_library.asking(url) as client:
+    with page_library.client_of(url) as client:
         yield client
 
 
 @pytest.fixture
 def replaced(library):
-    """Replaces the file or fields of a video, and returns its id; the test ends with the first."""
+    """Replaces the file or fields of a video until the test ends, and returns its id."""
     entries = list(library.entries)
 
     def replace(part, path=None, **fields):
@@ -91,7 +91,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser):
-    """Opens pages; at the end of the test none may have had an error that was not expected."""
+    """Opens pages; after the test, checks that they had only expected errors."""
     faults, expected, contexts = [], [], []
 
     def open_page(address, width=1280, height=860, scheme="light"):
@@ -104,7 +104,7 @@ def opened(browser):
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda line: line.type == "error" and faults.append(line.text))
-        page.expected = expected  # parts of errors, which may come when the test has ended
+        page.expected = expected  # parts of errors, which may occur after the test
         page.goto(address)
         return page
 

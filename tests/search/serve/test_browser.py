@@ -31,16 +31,16 @@ def test_enter_plays_the_first_result_from_its_moment(page):
     is_at(page, 6)
     assert names(page) == ["Küche & <b>Herd.mp4", "garden.mp4", "boat ride.mp4"]
     assert shown_colour(page) == "red"
-    assert page.locator("main b").count() == 0  # a name is text, whatever it holds
+    assert page.locator("main b").count() == 0  # a name is text, not HTML
 
 
 @pytest.mark.slow  # it takes seconds
 def test_typing_sends_fewer_queries_than_letters(page, library):
-    asked = len(library.asked)
+    queries_before = len(library.queries)
     page.locator("#q").press_sequentially("a blue scene", delay=20)
     expect(page.locator("#status")).to_have_text("3 videos for “a blue scene”")
     assert names(page)[0] == "boat ride.mp4"
-    assert 1 <= len(library.asked) - asked <= 4
+    assert 1 <= len(library.queries) - queries_before <= 4
     page.wait_for_function("() => document.querySelector('.card img').naturalWidth == 320")
     is_at(page, 8)
     assert page.evaluate("document.getElementById('player').paused")
@@ -48,7 +48,7 @@ def test_typing_sends_fewer_queries_than_letters(page, library):
 
 @pytest.mark.slow  # it takes seconds
 def test_outdated_answer_is_not_shown(page):
-    # As if requests could not be aborted: the late answer arrives after the newer one.
+    # The late answer arrives after the newer one, as if requests could not be aborted.
     page.evaluate(
         """() => { const real = fetch; window.late = 0;
             window.fetch = async (url, options) => {
@@ -69,7 +69,7 @@ def test_outdated_answer_is_not_shown(page):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_strip_seeks_by_click_and_by_keys(page):
+def test_strip_seeks_by_click_and_by_keys(page):
     search(page, "red")
     strip = page.locator("#strip")
     box = strip.bounding_box()
@@ -89,7 +89,7 @@ def test_the_strip_seeks_by_click_and_by_keys(page):
     is_at(page, 13.9, 0.1)
 
 
-def test_the_strip_is_drawn_with_its_moments(page):
+def test_strip_is_drawn_with_its_moments(page):
     search(page, "red")
     drawn = page.evaluate(
         """() => new Promise((done) => requestAnimationFrame(() => {
@@ -112,13 +112,13 @@ def test_every_moment_is_a_chip_that_plays_it(page):
     assert shown_colour(page) == "blue"
     expect(chips.nth(1)).to_have_attribute("aria-pressed", "true")
     expect(chips.nth(0)).to_have_attribute("aria-pressed", "false")
-    # Those of another result play that one.
+    # The chips of another result play that result.
     page.locator("#results li").nth(2).locator(".chip").first.click()
     assert page.locator("#name").inner_text() == names(page)[2]
 
 
 @pytest.mark.slow
-def test_every_result_and_the_player_have_more_like_this(opened, page):
+def test_results_and_player_search_more_like_this(opened, page):
     search(page, "green")
     page.get_by_role("button", name="More like garden.mp4 at 0:0").click()
     expect(page.locator("#status")).to_contain_text("2 videos for like garden.mp4 at 0:0")
@@ -148,7 +148,7 @@ def test_transcript_is_shown_and_plays(page):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
+def test_transcript_follows_the_video_and_seeks(page):
     search(page, "green")
     page.get_by_text("Transcript", exact=True).click()
     page.get_by_role("button", name="0:01 look").click()
@@ -157,7 +157,7 @@ def test_a_transcript_follows_the_video_and_is_a_way_into_it(page):
     expect(page.locator("#transcript [aria-current]")).to_have_text("0:01 look")
     page.get_by_role("button", name="0:04 the captain's ship").click()
     expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
-    search(page, "yellow")  # of a video that has none
+    search(page, "yellow")  # a video without a transcript
     expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
 
 
@@ -176,7 +176,7 @@ def test_picture_query_lasts_until_its_filter_is_removed(page, tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_copies_and_further_results_are_shown(page, library):
+def test_event_order_exclusion_and_more_results_are_shown(page, library):
     page.evaluate("PAGE_SIZE = 2")
     search(page, "red")
     expect(page.locator("#results .open")).to_have_count(2)
@@ -184,7 +184,7 @@ def test_parts_copies_and_further_results_are_shown(page, library):
     page.get_by_label("Followed by", exact=True).fill("blue")
     page.get_by_label("Exclude", exact=True).fill("green")
     expect(page.locator("#status")).to_have_text("2 videos for “red”, then “blue”, but not “green”")
-    assert library.asked[-1].then == ("blue",) and library.asked[-1].without == ("green",)
+    assert library.queries[-1].then == ("blue",) and library.queries[-1].without == ("green",)
     page.get_by_role("button", name="More results").click()
     expect(page.locator("#results .open")).to_have_count(3)
     expect(page.get_by_role("button", name="More results")).to_be_hidden()
@@ -236,7 +236,7 @@ def test_newest_videos_of_the_start_page_follow_the_filters(page, url):
     expect(page.locator("#note-text")).to_contain_text("no video of the index has the tag 'sea'")
 
 
-def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url):
+def test_long_filter_is_truncated_and_fits_a_phone(opened, url):
     page = opened(f"{url}/#q=red&not={'a+very+long+sky+' * 9}", 320, 800)
     chip = page.get_by_role("group", name="Filters in use").get_by_role("button")
     expect(chip).to_be_visible()
@@ -247,7 +247,7 @@ def test_a_long_filter_is_cut_short_and_fits_a_phone(opened, url):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
+def test_star_marks_a_favourite_for_filtering(page):
     search(page, "grey")
     star = page.get_by_role("button", name="Favourite garden.mp4")
     expect(star).to_have_attribute("aria-pressed", "false")
@@ -263,7 +263,7 @@ def test_a_star_makes_a_favourite_by_which_results_are_filtered(page):
 
 
 @pytest.mark.slow
-def test_the_keyboard_alone_is_enough(page):
+def test_page_is_used_by_keyboard_alone(page):
     search(page, "red")
     first, second = (page.locator("#results .open").nth(i) for i in (0, 1))
     page.keyboard.press("ArrowDown")
@@ -290,7 +290,7 @@ def test_the_keyboard_alone_is_enough(page):
     first.focus()
     page.keyboard.press("/")
     expect(page.locator("#q")).to_be_focused()
-    page.keyboard.type("blue")  # what was there is selected
+    page.keyboard.type("blue")  # the former query is selected
     expect(page.locator("#status")).to_contain_text("“blue”")
     first.focus()
     page.keyboard.press("?")
@@ -300,7 +300,7 @@ def test_the_keyboard_alone_is_enough(page):
 
 
 @pytest.mark.slow
-def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page):
+def test_link_restores_query_filters_and_time(opened, url, page):
     search(page, "red")
     unfold(page)
     page.locator("#folder").select_option("trips")
@@ -316,16 +316,16 @@ def test_a_link_restores_the_query_the_filters_and_the_instant(opened, url, page
     page.get_by_role("button", name="Copy link").click()
     expect(page.locator("#toast")).to_contain_text("link")
 
-    other = opened(page.url)
-    expect(other.locator("#name")).to_have_text("boat ride.mp4")
-    assert other.locator("#q").input_value() == "red"
-    assert other.locator("#folder").input_value() == "trips"
-    expect(other.get_by_role("button", name="Remove the filter Folder: trips")).to_be_visible()
-    assert other.locator("#since").input_value() == "2026-01-01"
-    is_at(other, time - 0.1, 0.2)
-    # The address of a search without more is a link too, and going back to it works.
-    other.goto(f"{url}/#q=blue&until=2026-07-01")
-    expect(other.locator("#status")).to_have_text("2 videos for “blue”")
+    copy = opened(page.url)
+    expect(copy.locator("#name")).to_have_text("boat ride.mp4")
+    assert copy.locator("#q").input_value() == "red"
+    assert copy.locator("#folder").input_value() == "trips"
+    expect(copy.get_by_role("button", name="Remove the filter Folder: trips")).to_be_visible()
+    assert copy.locator("#since").input_value() == "2026-01-01"
+    is_at(copy, time - 0.1, 0.2)
+    # The address of a search alone is a link too.
+    copy.goto(f"{url}/#q=blue&until=2026-07-01")
+    expect(copy.locator("#status")).to_have_text("2 videos for “blue”")
 
 
 @pytest.mark.slow  # it takes seconds
@@ -365,7 +365,7 @@ def test_back_and_forward_restore_searches_with_their_filters(page, tmp_path):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_pause_in_typing_begins_another_entry_of_the_history(page):
+def test_pause_in_typing_adds_a_history_entry(page):
     page.evaluate("Date.now = () => window.testTime ?? 0")
     for clock, sentence in ((0, "red"), (1500, "red boat"), (9000, "blue")):
         page.evaluate("(time) => { window.testTime = time; }", clock)
@@ -398,7 +398,7 @@ def test_result_shows_its_date_and_the_source_of_the_date(page, library, replace
 
 
 @pytest.mark.slow
-def test_a_cut_is_downloaded_with_its_margin(page):
+def test_cut_is_downloaded_with_its_margin(page):
     search(page, "red")
     page.get_by_label("Margin before").select_option("5")
     with page.expect_download() as download:
@@ -409,7 +409,7 @@ def test_a_cut_is_downloaded_with_its_margin(page):
 
 
 @pytest.mark.slow
-def test_a_search_that_takes_long_shows_that_it_is_under_way(page, library):
+def test_slow_search_is_shown_as_busy(page, library):
     library.gate.clear()
     try:
         page.locator("#q").fill("red")
@@ -457,7 +457,7 @@ HOSTILE = "\x1b[2J\n\t\x85\u202e\u2066\u2028"
 
 
 @pytest.mark.slow
-def test_attributes_and_texts_show_names_in_the_same_printable_form(page, library, replaced):
+def test_names_are_printable_in_attributes_and_texts(page, library, replaced):
     renamed = f"{HOSTILE}/gar{HOSTILE}den.mp4"
     library.colours[renamed] = library.colours["garden.mp4"]
     replaced("garden", video=renamed, folder=HOSTILE)
@@ -479,7 +479,7 @@ def test_attributes_and_texts_show_names_in_the_same_printable_form(page, librar
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_video_of_another_format_is_played_from_a_preview(page, replaced, tmp_path):
+def test_unplayable_format_is_played_from_a_preview(page, replaced, tmp_path):
     replaced("garden", videos.write(tmp_path / "garden.avi", "mpeg4", frames=120))
     search(page, "red")
     page.locator("#results .open").nth(1).click()
@@ -505,7 +505,7 @@ def managed(changing, opened):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films, tmp_path):
+def test_folder_is_added_stopped_and_removed(managed, changing, films, tmp_path):
     for name, colour in (("d", "red"), ("e", "blue")):
         archive.film(tmp_path / "photos" / f"{name}.film", [colour] * 40)
     page = managed()
@@ -528,10 +528,10 @@ def test_a_folder_is_added_followed_stopped_and_removed(managed, changing, films
     panel.get_by_role("button", name="Index again").click()
     expect(panel.locator("#job-line")).to_contain_text("indexed")
     expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos 2 videos")
-    expect(page.locator("#job-status")).to_contain_text("the index: ")  # aloud
+    expect(page.locator("#job-status")).to_contain_text("the index: ")  # for screen readers
     panel.get_by_role("button", name="Remove").click()
     expect(page.get_by_role("dialog", name="from the index?")).to_contain_text("Its 2 videos leave")
-    page.keyboard.press("Enter")  # the focus is on what removes nothing
+    page.keyboard.press("Enter")  # the focus is on the button that cancels
     expect(panel.get_by_role("list", name="Folders")).to_contain_text("photos")
     panel.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog", name="from the index?").get_by_text("Remove", exact=True).click()
@@ -558,28 +558,28 @@ def test_video_stays_open_when_a_job_ends(managed, films):
     assert page.evaluate("position() > shown.duration - 1")
 
 
-# Above a page that is opened anew shows the job, and test_jobs.py has a second one refused.
+# test_jobs.py tests that a second job is refused.
 @pytest.mark.slow
 def test_job_of_another_page_is_shown(managed, changing, films):
     archive.film(films / "new.film", ["red"] * 40)
     changing.encoder.gate.clear()
-    page, other = managed(), managed()
-    for one in (page, other):
-        one.get_by_role("button", name="Manage").click()
-        expect(one.get_by_role("button", name="Index again")).to_be_enabled()
-    page.get_by_role("button", name="Index again").click()
-    expect(page.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
-    other.get_by_role("button", name="Index again").click()
-    expect(other.get_by_role("alert")).to_contain_text("Wait until that ends, or stop it")
-    expect(other.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
+    first, second = managed(), managed()
+    for page in (first, second):
+        page.get_by_role("button", name="Manage").click()
+        expect(page.get_by_role("button", name="Index again")).to_be_enabled()
+    first.get_by_role("button", name="Index again").click()
+    expect(first.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
+    second.get_by_role("button", name="Index again").click()
+    expect(second.get_by_role("alert")).to_contain_text("Wait until that ends, or stop it")
+    expect(second.locator("#job-line")).to_have_text("Indexing: 0 of 1 video")
     changing.encoder.gate.set()
-    for one in (page, other):
-        expect(one.locator("#job-line")).to_contain_text("1 indexed")
-        expect(one.locator("#facts")).to_contain_text("4 videos")
+    for page in (first, second):
+        expect(page.locator("#job-line")).to_contain_text("1 indexed")
+        expect(page.locator("#facts")).to_contain_text("4 videos")
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
+def test_failure_is_retried_and_a_video_removed(managed, films):
     (films / "bad.film").write_bytes(b"broken")
     page = managed()
     page.get_by_role("button", name="Manage").click()
@@ -604,13 +604,13 @@ def test_a_failure_is_tried_again_and_a_video_removed(managed, films):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_page_that_may_not_change_the_index_shows_no_way_to(page):
+def test_page_without_rights_has_no_buttons_of_changes(page):
     search(page, "red")
     expect(page.get_by_role("button", name="Manage")).to_be_hidden()
     expect(page.get_by_role("button", name="Remove…")).to_be_hidden()
 
 
-# What it looks like, and to whom
+# Appearance and accessibility
 
 
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -618,9 +618,9 @@ LOOKS = pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (380, "da
 
 
 def is_accessible(page, name):
-    """Asks axe-core, looks for fields without a name, and finds nothing cut off.
+    """Check a page with axe-core, and that its fields have names and nothing is cut off.
 
-    Keeps a picture where HLFORMER_SCREENSHOTS names a folder. No rule of axe waits for the player.
+    Saves a picture if HLFORMER_SCREENSHOTS names a folder. No rule of axe waits for the player.
     """
     if folder := os.environ.get("HLFORMER_SCREENSHOTS"):
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
@@ -643,21 +643,21 @@ def is_accessible(page, name):
     assert wrong == []
 
 
-def edges(page):
-    """The least contrast of a field's edge with what is inside and around it (WCAG 1.4.11)."""
-    found = page.evaluate(
+def lowest_edge_contrast(page):
+    """Return the lowest contrast of a field's edge with its surroundings (WCAG 1.4.11)."""
+    colours = page.evaluate(
         """() => [...document.querySelectorAll('input:not([type=hidden], [hidden]), select')]
-            .map((one) => {
-                const own = getComputedStyle(one), around = one.closest('dialog, #stage');
-                return [own.borderTopColor, own.backgroundColor,
+            .map((field) => {
+                const style = getComputedStyle(field), around = field.closest('dialog, #stage');
+                return [style.borderTopColor, style.backgroundColor,
                     getComputedStyle(around ?? document.body).backgroundColor]; })"""
     )
-    assert len(found) > 8
-    return min(contrast(edge, side) for edge, *sides in found for side in sides)
+    assert len(colours) > 8
+    return min(contrast(edge, side) for edge, *sides in colours for side in sides)
 
 
 def contrast(*colours):
-    """Of two colours, by the formula of WCAG 2.2."""
+    """Return the contrast of two colours by the formula of WCAG 2.2."""
     luminances = []
     for colour in colours:
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
@@ -690,7 +690,7 @@ def test_axe_passes_for_search_player_and_transcript(opened, url, monkeypatch, w
     page.get_by_role("combobox", name="Folder").select_option("trips/lake")
     is_accessible(page, "filters")
     page.get_by_role("button", name="Clear filters").click()
-    assert edges(page) >= 3
+    assert lowest_edge_contrast(page) >= 3
     search(page, "green captain")
     page.get_by_text("Transcript", exact=True).click()
     page.get_by_role("button", name="0:04 the captain's ship").click()
@@ -727,5 +727,6 @@ def test_axe_passes_for_changes_of_the_index(managed, changing, films, width, sc
 
 
 def is_focusable(node):
-    states = {one["name"]: one["value"].get("value") for one in node.get("properties", ())}
+    properties = node.get("properties", ())
+    states = {x["name"]: x["value"].get("value") for x in properties}
     return states.get("focusable") and node["role"]["value"] != "RootWebArea"

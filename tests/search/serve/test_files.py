@@ -1,4 +1,4 @@
-"""What the page is given: folders, finite scores, curves; files, and no others; as described."""
+"""Answers of the server: folders, finite scores, curves, indexed files only, their schemas."""
 
 import asyncio
 import math
@@ -19,17 +19,17 @@ from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import files, redaction, schemas
 
 NAME = os.fsdecode(b"caf\xe9.mp4")
-"""A name that is no UTF-8."""
+"""A name that is not UTF-8."""
 
 
-def test_a_folder_that_holds_only_folders_can_be_chosen_too():
+def test_folder_of_folders_can_be_chosen():
     entries = [SimpleNamespace(video=video) for video in ("a/b/c.mp4", "a/d.mp4", "e.mp4")]
     assert schemas.folders(entries) == ["a", "a/b"]
 
 
 def test_values_that_json_lacks_become_null():
-    found = jsonable({"a": np.float32("nan"), "b": [math.inf, 0.5], 3: {1}, NAME: NAME})
-    assert found == {"a": None, "b": [None, 0.5], "3": "{1}", "caf\ufffd.mp4": "caf\ufffd.mp4"}
+    encoded = jsonable({"a": np.float32("nan"), "b": [math.inf, 0.5], 3: {1}, NAME: NAME})
+    assert encoded == {"a": None, "b": [None, 0.5], "3": "{1}", "caf\ufffd.mp4": "caf\ufffd.mp4"}
 
 
 def test_numbers_keep_six_digits():
@@ -37,20 +37,24 @@ def test_numbers_keep_six_digits():
     assert jsonable([12345.123456789, -3.0]) == [12345.123457, -3.0]
 
 
-def test_a_long_curve_keeps_its_peaks():
+def test_long_curve_keeps_its_peaks():
     times = np.arange(10_000) / 2
     scores = np.zeros(10_000)
     scores[[0, 7_777, 9_999]] = 1, 3, 2
     scores[5_000] = math.nan
-    few, kept = schemas.thin(times, scores, 100)
-    assert len(few) == len(kept) == 100 and few == sorted(few) and not np.isnan(kept).any()
-    curve = dict(zip(few, kept, strict=True))
+    thin_times, thin_scores = schemas.thin(times, scores, 100)
+    assert (
+        len(thin_times) == len(thin_scores) == 100
+        and thin_times == sorted(thin_times)
+        and not np.isnan(thin_scores).any()
+    )
+    curve = dict(zip(thin_times, thin_scores, strict=True))
     assert curve.items() >= {7_777 / 2: 3.0, 9_999 / 2: 2.0, 0.0: 1.0}.items()
     assert schemas.thin(times[:7], scores[:7], 100) == (times[:7].tolist(), scores[:7].tolist())
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "shown"),
     [
         ("/srv/my films/a.mp4 is damaged", "a.mp4 is damaged"),
         ("'/srv/my films' is gone: see /srv/my films", "'my films' is gone: see my films"),
@@ -61,9 +65,9 @@ def test_a_long_curve_keeps_its_peaks():
         ("/videos-2/x/a.mp4 and /videos.old/b.mp4 (/videos/c/d.mp4)", "a.mp4 and b.mp4 (c/d.mp4)"),
     ],
 )
-def test_absolute_paths_are_shortened_to_their_last_name(line, told):
+def test_absolute_paths_are_shortened_to_their_last_name(line, shown):
     summary = {"folder": "/srv/my films", "folders": {"more": "/videos"}, "videos": 3}
-    assert redaction.without_paths(line, summary) == (told or line)
+    assert redaction.without_paths(line, summary) == (shown or line)
 
 
 def test_relative_paths_of_the_index_are_shortened_too(index, tmp_path, monkeypatch):
@@ -71,13 +75,13 @@ def test_relative_paths_of_the_index_are_shortened_too(index, tmp_path, monkeypa
     directory = index.directory.relative_to(tmp_path.parent)
     library = search.open(directory, encoder=Encoder())
     summary = redaction.summarise(library, clips=Path("some/clips"))
-    for line, told in {
+    for line, shown in {
         f"{directory}/index.db is damaged: see --index={directory}":
             "index.db is damaged: see --index=index",
         f"some/clips/a.mp4 exists, not x/{directory} or {directory}-1":
             f"a.mp4 exists, not x/{directory} or {directory}-1",
     }.items():  # fmt: skip
-        assert redaction.without_paths(line, summary) == told
+        assert redaction.without_paths(line, summary) == shown
     assert schemas.status(library, False, Query("newest"))["index"]["index"] == "index"
 
     def fail(*_):
@@ -85,17 +89,17 @@ def test_relative_paths_of_the_index_are_shortened_too(index, tmp_path, monkeypa
 
     monkeypatch.setattr(library, "query", fail)
     monkeypatch.setattr(library, "status", fail)
-    with page_library.running(library) as url, page_library.asking(url) as client:
+    with page_library.running(library) as url, page_library.client_of(url) as client:
         refused = client.get("/api/query?q=red")
     assert refused.json() == {"error": "index.db and index are damaged"}
 
 
-# ---- files: the indexed ones alone
+# ---- files: only the indexed ones
 
 
 @pytest.fixture
 def archive(tmp_path):
-    """A folder, its library, and what adds a file to both, as if it was indexed now."""
+    """A folder and its library; `add` adds a file to both as if it was indexed now."""
     root = tmp_path / "root"
     (root / "trips").mkdir(parents=True)
     entries = {}
@@ -125,7 +129,7 @@ def test_served_file_is_the_indexed_file(archive):
     path = archive.add("trips/a.mp4", content=b"one")
     file = files.open_video(archive, "trips/a.mp4")
     path.unlink()
-    path.write_bytes(b"two")  # under the same name: the open file is still the other
+    path.write_bytes(b"two")  # the open file keeps the former content
     assert file.path.read_bytes() == b"one" and file.media_type == "video/mp4"
     assert refusal(archive, "trips/a.mp4") == 410
     descriptor = file._descriptor
@@ -139,7 +143,7 @@ def test_served_file_is_the_indexed_file(archive):
 def test_replaced_file_is_refused(archive, kind):
     path = archive.add("trips/a.mp4")
     secret = archive.outside / "a.mp4"
-    path.rename(secret)  # of the same size and time
+    path.rename(secret)  # with the same size and time
     if kind == "link":
         path.symlink_to(secret)
     elif kind == "folder link":
@@ -155,13 +159,13 @@ def test_replaced_file_is_refused(archive, kind):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_file_of_a_further_folder_is_served_from_it(archive):
+def test_file_of_a_second_folder_is_served_from_it(archive):
     path = archive.add("trips/a.mp4")
     entry = archive.entry("trips/a.mp4")
     entry.video = "disk//a.mp4"
     assert files.open_video(archive, "trips/a.mp4").path.read_bytes() == b"film"
     path.rename(archive.root / "a.mp4")
-    path.symlink_to(archive.root / "a.mp4")  # out of the further folder, trips
+    path.symlink_to(archive.root / "a.mp4")  # out of the second folder, trips
     assert refusal(archive, "trips/a.mp4") == 403
 
 
@@ -177,7 +181,7 @@ def test_link_in_the_folder_is_followed_but_not_a_loop(archive):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_unknown_id_is_refused_without_the_library_s_message():
+def test_unknown_id_is_refused_without_details():
     def entry(id):
         raise UserError("/home/secret/index")
 
@@ -186,7 +190,7 @@ def test_unknown_id_is_refused_without_the_library_s_message():
     assert refused.value.status_code == 404 and "secret" not in refused.value.detail
 
 
-def test_files_of_other_kinds_are_never_a_page(client, replaced, tmp_path):
+def test_html_file_is_never_served_as_a_page(client, replaced, tmp_path):
     path = tmp_path / "x.HTML"
     path.write_text("<script>alert(1)</script>")
     id = replaced("garden", path, video=path.name)
@@ -205,10 +209,10 @@ def test_file_name_that_is_not_text_is_addressed_by_id(rendered):
     library.colours[NAME] = library.colours["garden.mp4"]
     shown = "caf\ufffd.mp4"
     try:
-        with page_library.running(library) as url, page_library.asking(url) as client:
+        with page_library.running(library) as url, page_library.client_of(url) as client:
             status = client.get("/api/status").json()
             assert status["failed"][0]["video"] == status["failed"][0]["reason"] == shown
-            assert shown in [one["video"] for one in status["recent"]]
+            assert shown in [video["video"] for video in status["recent"]]
             hits = client.get("/api/query?q=green").json()["results"]
             assert (hits[0]["video"], hits[0]["id"]) == (shown, entry.id)
             assert client.get("/api/folders").status_code == 200
@@ -253,10 +257,10 @@ def test_temporary_file_is_deleted_even_after_an_error(tmp_path, closed):
         ("/api/status", schemas.Status),
         ("/api/folders", schemas.Folders),
         ("/api/query", schemas.Problem),
-        ("/api/job", schemas.Problem),  # who may not change the index
+        ("/api/job", schemas.Problem),  # this client may not change the index
     ],
 )
-def test_an_answer_has_the_described_form(client, address, form):
+def test_answer_matches_its_schema(client, address, form):
     answer = client.get(address)
     form.model_validate_json(answer.content, strict=True)
     schema = client.get("/api/openapi.json").json()
@@ -268,7 +272,7 @@ def test_an_answer_has_the_described_form(client, address, form):
 @pytest.mark.parametrize(
     "address", ["/video/{id}", "/thumbnail/{id}", "/cut/{id}", "/api/job/events"]
 )
-def test_only_errors_of_files_and_events_are_described_as_json(client, address):
+def test_schemas_of_files_and_events_have_only_errors(client, address):
     schema = client.get("/api/openapi.json").json()
     described = schema["paths"][address]["get"]["responses"]
     assert "content" not in described.pop("200")
@@ -278,7 +282,7 @@ def test_only_errors_of_files_and_events_are_described_as_json(client, address):
     assert "HTTPValidationError" not in schema["components"]["schemas"]
 
 
-def test_the_picture_of_a_query_is_described(client):
+def test_picture_of_a_query_has_a_schema(client):
     query = client.get("/api/openapi.json").json()["paths"]["/api/query"]
     assert "image/*" in query["post"]["requestBody"]["content"]
     assert "requestBody" not in query["get"]

@@ -1,4 +1,4 @@
-"""Who may ask: hosts, origins, tokens, slow connections; and errors, all of them lines of JSON."""
+"""Access to the server: hosts, origins, tokens, slow connections; errors as lines of JSON."""
 
 import contextlib
 import json
@@ -21,23 +21,25 @@ TOKEN = "a-token-of-24-characters"
             "evil.example", "localhost.evil.example", "127.0.0.1@evil.example", "192.168.1.5", "",
             "localhost:port",
         )),
-        *(({"Origin": one}, 403) for one in ("https://evil.example", "null", "http://127.0.0.1:1")),
+        *(({"Origin": origin}, 403) for origin in (
+            "https://evil.example", "null", "http://127.0.0.1:1",
+        )),
         *(({"Sec_Fetch_Site": site}, 403) for site in ("cross-site", "same-site")),
         ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 403),
     ],
 )  # fmt: skip
 def test_other_hosts_and_origins_are_refused(client, library, headers, refused):
-    asked = len(library.asked)
+    queries_before = len(library.queries)
     status, answered, body = raw(client, "/api/query?q=red", **headers)
     assert status == refused and list(json.loads(body)) == ["error"]
     assert answered["x-content-type-options"] == "nosniff"
-    assert "access-control-allow-origin" not in answered and len(library.asked) == asked
+    assert "access-control-allow-origin" not in answered and len(library.queries) == queries_before
 
 
 def test_requests_of_the_page_and_links_to_it_are_answered(client):
     port = client.base_url.port
-    own = f"localhost:{port}"
-    assert raw(client, "/api/folders", Host=own, Origin=f"http://{own}")[0] == 200
+    host = f"localhost:{port}"
+    assert raw(client, "/api/folders", Host=host, Origin=f"http://{host}")[0] == 200
     assert raw(client, "/api/folders", Host="[::1]", Sec_Fetch_Site="same-origin")[0] == 200
     assert raw(client, "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200
 
@@ -52,7 +54,7 @@ def test_every_response_has_security_headers(client, library):
 
 
 def test_request_without_the_token_is_refused(library):
-    with page_library.running(library, token=TOKEN) as url, page_library.asking(url) as client:
+    with page_library.running(library, token=TOKEN) as url, page_library.client_of(url) as client:
         for path in ("/", "/page.js", "/api/status", f"/video/{library.id('garden')}", "/nothing"):
             for wrong in (
                 {},
@@ -87,7 +89,7 @@ def connected(client):
             id="body",
             marks=pytest.mark.slow,
         ),
-        pytest.param(  # and then another, slowly
+        pytest.param(  # followed by another, slowly
             b"GET /api/folders HTTP/1.1\r\nHost: localhost\r\n\r\n", id="second request"
         ),
     ],
@@ -96,9 +98,9 @@ def test_slow_connection_is_closed(client, monkeypatch, beginning):
     monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.6)
     with connected(client) as connection:
         connection.sendall(beginning)
-        begun = time.monotonic()
+        start = time.monotonic()
         connection.settimeout(0.1)
-        while time.monotonic() - begun < 8:
+        while time.monotonic() - start < 8:
             try:
                 if connection.recv(10_000) == b"":
                     break
@@ -108,12 +110,12 @@ def test_slow_connection_is_closed(client, monkeypatch, beginning):
                 pass
             with contextlib.suppress(ConnectionError):
                 if beginning:
-                    connection.send(b"a")  # drips: each byte must not begin the wait anew
-        assert 0.4 < time.monotonic() - begun < 4
+                    connection.send(b"a")  # a byte must not restart the time limit
+        assert 0.4 < time.monotonic() - start < 4
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_connection_in_use_is_not_closed(client, monkeypatch):
+def test_connection_in_use_is_not_closed(client, monkeypatch):
     monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.6)
     with connected(client) as connection:
         for _ in range(3):
@@ -158,7 +160,7 @@ def test_malformed_request_is_refused_in_json(client, request_, caplog):
         ("/cut/ID?start=0&end=1&margin=1000", "margin"),
     ],
 )  # fmt: skip
-def test_a_parameter_out_of_bounds_is_refused_by_its_name(client, library, path, name):
+def test_parameter_out_of_bounds_is_named(client, library, path, name):
     answer = client.get(path.replace("ID", library.id("garden")))
     assert answer.status_code == 400 and answer.json()["error"].startswith(name)
 

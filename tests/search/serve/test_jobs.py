@@ -1,4 +1,4 @@
-"""Changes of an index by the page: who may make them, what they do, how they are followed."""
+"""Changes of an index by the page: rights, jobs, their events and their end."""
 
 import contextlib
 import json
@@ -36,13 +36,13 @@ def client(library):
 
 @pytest.fixture
 def live(library):
-    """A client of a server that answers while it sends, and the server's address."""
-    with page_library.running(library, manage=None) as url, page_library.asking(url) as client:
+    """A client of a running server, which answers during a stream."""
+    with page_library.running(library, manage=None) as url, page_library.client_of(url) as client:
         yield client
 
 
 def ended(client):
-    """The job, once it has ended."""
+    """Wait for the end of the job and return its state."""
     for _ in range(400):
         job = client.get("/api/job").json()
         if job["state"] not in ("running", "stopping"):
@@ -52,8 +52,8 @@ def ended(client):
 
 
 def change(client, address):
-    begun = client.post(f"/api/{address}")
-    assert begun.status_code == 200, begun.text
+    started = client.post(f"/api/{address}")
+    assert started.status_code == 200, started.text
     return ended(client)
 
 
@@ -61,8 +61,8 @@ def names(client):
     return [hit["video"] for hit in client.get("/api/query?q=red&k=50").json()["results"]]
 
 
-def begin(client, library, films):
-    """Begins a job, which waits in the encoder with the first of two videos in its hands."""
+def start_job(client, library, films):
+    """Starts a job, which waits in the encoder at the first of two videos."""
     archive.film(films / "new.film", ["red"] * 40)
     archive.film(films / "newer.film", ["blue"] * 40)
     library.encoder.gate.clear()
@@ -72,20 +72,20 @@ def begin(client, library, films):
 
 @contextlib.contextmanager
 def under_way(client, library, films):
-    """A job that waits until the block ends."""
-    begin(client, library, films)
+    """Run a job that waits until the block ends."""
+    start_job(client, library, films)
     try:
         yield
     finally:
         library.encoder.gate.set()
 
 
-def test_a_picture_that_is_none_is_refused_by_its_field(client):
+def test_invalid_picture_is_refused_by_its_field(client):
     refused = client.post("/api/query", content=b"no picture")
     assert (refused.status_code, refused.json()["code"]) == (422, "query.image")
 
 
-# Who may
+# Rights
 
 
 @pytest.mark.parametrize("manage", [None, False])
@@ -106,25 +106,25 @@ def test_server_without_manage_refuses_all_changes(library, films, manage):
 def test_requests_of_other_sites_cannot_change_the_index(library):
     app = build_app(library, manage=True, token="t" * 32)
     with TestClient(app, "http://localhost") as client:
-        known = {"Authorization": f"Bearer {'t' * 32}"}
+        token = {"Authorization": f"Bearer {'t' * 32}"}
         for wrong, status in (
             ({}, 401),
-            (known | {"Origin": "http://elsewhere.example"}, 403),
-            (known | {"Origin": "null"}, 403),
-            (known | {"Sec-Fetch-Site": "cross-site"}, 403),
-            (known | {"Host": "elsewhere.example"}, 400),
+            (token | {"Origin": "http://elsewhere.example"}, 403),
+            (token | {"Origin": "null"}, 403),
+            (token | {"Sec-Fetch-Site": "cross-site"}, 403),
+            (token | {"Host": "elsewhere.example"}, 400),
         ):
             for address in CHANGES:
                 assert client.post(f"/api/{address}", headers=wrong).status_code == status
         for address in CHANGES:  # a link or an image of another site can only GET
-            assert client.get(f"/api/{address}", headers=known).status_code == 405
-        assert client.get("/api/job", headers=known).json()["state"] == "none"
-        assert client.post("/api/index", headers=known).status_code == 200
-        passed_on = known | {"X-Forwarded-For": "203.0.113.9"}  # --manage was given
+            assert client.get(f"/api/{address}", headers=token).status_code == 405
+        assert client.get("/api/job", headers=token).json()["state"] == "none"
+        assert client.post("/api/index", headers=token).status_code == 200
+        passed_on = token | {"X-Forwarded-For": "203.0.113.9"}  # --manage was given
         assert client.get("/api/job", headers=passed_on).status_code == 200
 
 
-# What they do
+# Jobs
 
 
 def test_updated_index_is_queried_without_restart(client, films):
@@ -136,32 +136,32 @@ def test_updated_index_is_queried_without_restart(client, films):
     assert "new.film" in names(client)
 
 
-def test_a_further_folder_is_added_listed_and_removed_again(client, films, tmp_path):
-    other = tmp_path / "photos"
-    archive.film(other / "d.film", ["red"] * 7)
-    (other / "bad.film").write_bytes(b"broken")
-    job = change(client, f"add?path={other}")
+def test_second_folder_is_added_listed_and_removed(client, films, tmp_path):
+    folder = tmp_path / "photos"
+    archive.film(folder / "d.film", ["red"] * 7)
+    (folder / "bad.film").write_bytes(b"broken")
+    job = change(client, f"add?path={folder}")
     assert job["state"] == "done" and job["line"] == "the index: 1 indexed, 1 failed"
     assert job["notes"] == [
-        f"{other} is a further folder of the index, 'photos'",
+        f"{folder} is a further folder of the index, 'photos'",
         "photos//bad.film: is no film: copy it again",
     ]
     first, second = client.get("/api/roots").json()["roots"]
     assert first == {"name": "", "path": str(films), "available": True, "videos": 3, "failed": 0}
     assert second == {
-        "name": "photos", "path": str(other), "available": True, "videos": 1, "failed": 1,
+        "name": "photos", "path": str(folder), "available": True, "videos": 1, "failed": 1,
     }  # fmt: skip
     assert "photos//d.film" in names(client)
-    before = archive.everything(other) | archive.everything(films)
+    before = archive.everything(folder) | archive.everything(films)
     job = change(client, "remove?folder=photos")
     assert job["line"] == "removed 1 of 4 videos and 1 failed file"
     assert "photos//d.film" not in names(client)
     assert len(client.get("/api/roots").json()["roots"]) == 1
-    assert archive.everything(other) | archive.everything(films) == before
+    assert archive.everything(folder) | archive.everything(films) == before
 
 
-def test_videos_are_removed_by_their_ids_and_a_file_is_added(client, films):
-    ids = {one["video"]: one["id"] for one in client.get("/api/query?q=red").json()["results"]}
+def test_videos_are_removed_by_id_and_a_file_is_added(client, films):
+    ids = {hit["video"]: hit["id"] for hit in client.get("/api/query?q=red").json()["results"]}
     content = archive.everything(films)
     assert change(client, f"remove?id={ids['a.film']}&id={ids['b.film']}")["state"] == "done"
     assert names(client) == ["trips/c.film"] and archive.everything(films) == content
@@ -194,25 +194,26 @@ def test_video_outside_the_index_cannot_be_removed_or_retried(client):
     assert client.get("/api/job").json()["state"] == "none"
 
 
-def test_failures_are_tried_again_one_or_all(client, films):
+def test_one_failure_or_all_are_retried(client, films):
     for name in ("x.film", "y.film"):
         (films / name).write_bytes(b"broken")
     assert change(client, "index")["line"] == "the index: 3 unchanged, 2 failed"
-    failed = {one["video"]: one["id"] for one in client.get("/api/status").json()["failed"]}
+    failed = {video["video"]: video["id"] for video in client.get("/api/status").json()["failed"]}
     assert change(client, "index")["line"] == "the index: 3 unchanged, 2 failed before"
     job = change(client, f"retry/{failed['x.film']}")
     assert (job["kind"], job["line"]) == ("retry", "the index: 1 failed")
     assert change(client, "index?retry=true")["line"] == "the index: 3 unchanged, 2 failed"
     archive.film(films / "x.film", ["red"] * 5)
     assert change(client, f"retry/{failed['x.film']}")["line"] == "the index: 1 indexed"
-    assert [one["video"] for one in client.get("/api/status").json()["failed"]] == ["y.film"]
+    failed = client.get("/api/status").json()["failed"]
+    assert [video["video"] for video in failed] == ["y.film"]
 
 
-# How they are followed, and end
+# Events and the end of jobs
 
 
 def events(stream):
-    """The states and the comments of a stream of server-sent events."""
+    """Yield the states and the comments of a stream of server-sent events."""
     for line in stream.iter_lines():
         if line.startswith("data: "):
             yield json.loads(line.removeprefix("data: "))
@@ -220,7 +221,7 @@ def events(stream):
             yield line
 
 
-def test_a_job_is_followed_from_its_present_state_to_its_end(live, library, films):
+def test_events_follow_a_job_to_its_end(live, library, films):
     with under_way(live, library, films), live.stream("GET", "/api/job/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         states = events(stream)
@@ -241,24 +242,24 @@ def test_stream_without_a_job_ends(client):
     assert state["state"] == "none"
 
 
-def test_a_stream_has_a_heartbeat_and_ends_when_nobody_listens(live, library, films, monkeypatch):
+def test_stream_has_a_heartbeat_and_ends_with_its_client(live, library, films, monkeypatch):
     monkeypatch.setattr(jobs, "HEARTBEAT_SECONDS", 0.05)
-    left, real = threading.Event(), jobs.Jobs.events
+    is_closed, stream_events = threading.Event(), jobs.Jobs.events
 
     async def watched(self):
         try:
-            async for event in real(self):
+            async for event in stream_events(self):
                 yield event
         finally:
-            left.set()
+            is_closed.set()
 
     monkeypatch.setattr(jobs.Jobs, "events", watched)
     with under_way(live, library, films):
         with live.stream("GET", "/api/job/events") as stream:
-            told = events(stream)
-            assert next(told)["state"] == "running" and next(told) == ":"
-            assert not left.is_set()
-        assert left.wait(10)
+            states = events(stream)
+            assert next(states)["state"] == "running" and next(states) == ":"
+            assert not is_closed.is_set()
+        assert is_closed.wait(10)
         assert live.get("/api/job").json()["state"] == "running"
 
 
@@ -282,13 +283,13 @@ def test_stopped_job_keeps_complete_videos(live, library, films):
     assert live.post("/api/stop").json()["state"] == "done"  # there is nothing to stop
 
 
-def test_processes_that_decode_are_stopped_too(index, films, monkeypatch):
+def test_stop_ends_decoding_processes(index, films, monkeypatch):
     archive.film(films / "hanging.film", ["red"] * 9)
     monkeypatch.setattr(decoding, "PULSE_SECONDS", 0.05)
-    asked = iter(range(15))  # more often than there are files and events
+    pulses = iter(range(15))  # more often than there are files and events
 
     def pulse():
-        if next(asked, None) is None:
+        if next(pulses, None) is None:
             raise jobs._Stopped
 
     with pytest.raises(jobs._Stopped):
@@ -319,12 +320,16 @@ def test_unexpected_failure_of_a_job_is_one_line(client, library, monkeypatch):
 
 
 def test_server_stops_its_job_when_it_ends(library, films, monkeypatch):
-    real = jobs.Jobs.stop
-    opened = lambda self: (real(self), library.encoder.gate.set())[0]
-    monkeypatch.setattr(jobs.Jobs, "stop", opened)
+    stop = jobs.Jobs.stop
+
+    def stop_and_open(self):
+        stop(self)
+        library.encoder.gate.set()
+
+    monkeypatch.setattr(jobs.Jobs, "stop", stop_and_open)
     with TestClient(build_app(library, manage=True), "http://localhost") as client:
-        begin(client, library, films)
-    assert not any(one.name == "job" for one in threading.enumerate())
+        start_job(client, library, films)
+    assert not any(thread.name == "job" for thread in threading.enumerate())
     assert len(Index.open(library.directory).contents()) < 5
 
 
@@ -341,16 +346,21 @@ def test_forwarded_request_cannot_change_the_index(client):
 
 def test_concurrent_tag_changes_wait_for_each_other(live, library):
     id = library.videos()[0].id
-    give = lambda i: live.post(f"/api/tag/{id}", params={"add": f"tag {i}"})
+
+    def add_tag(i):
+        return live.post(f"/api/tag/{id}", params={"add": f"tag {i}"}).status_code
+
     with ThreadPoolExecutor(30) as threads:
-        answers = list(threads.map(give, range(30)))
-    assert [one.status_code for one in answers] == [200] * 30
+        assert list(threads.map(add_tag, range(30))) == [200] * 30
     assert len(library.entry(id).tags) == 30
 
 
 def test_equal_tags_in_different_spellings_are_merged(client, library):
     id = library.videos()[0].id
-    tag = lambda **change: client.post(f"/api/tag/{id}", params=change).json()["tags"]
+
+    def tag(**changes):
+        return client.post(f"/api/tag/{id}", params=changes).json()["tags"]
+
     assert tag(add="Favourite") == ["Favourite"]
     assert tag(add="favourite") == ["favourite"] and tag(drop="FAVOURITE") == []
     decomposed, composed = "Cafe\u0301", "CAF\u00c9"
@@ -361,7 +371,7 @@ def test_equal_tags_in_different_spellings_are_merged(client, library):
 
 
 def many_files(folder):
-    """A folder whose listing takes long, by name."""
+    """Fill a folder whose listing takes long, and return it."""
     for i in range(20):
         (folder / f"{i}").mkdir(parents=True)
         for j in range(20):
@@ -369,37 +379,37 @@ def many_files(folder):
     return folder
 
 
-def test_a_stopped_job_ends_while_it_lists_a_folder(live, monkeypatch, tmp_path):
+def test_job_can_be_stopped_while_it_lists_a_folder(live, monkeypatch, tmp_path):
     folder = many_files(tmp_path / "many")
-    begun, look = threading.Event(), listing.is_video
+    is_listing, look = threading.Event(), listing.is_video
 
     def slow(path, pseudo):
-        begun.set()
+        is_listing.set()
         time.sleep(0.05)
         return look(path, pseudo)
 
     monkeypatch.setattr(listing, "is_video", slow)
     monkeypatch.setattr(extract, "real_video", lambda: archive.VIDEO._replace(find=listing.find))
     live.post("/api/add", params={"path": str(folder)})
-    assert begun.wait(10)
+    assert is_listing.wait(10)
     stopped = time.monotonic()
     live.post("/api/stop")
     assert ended(live)["state"] == "stopped" and time.monotonic() - stopped < 2
 
 
-def test_a_stopped_job_ends_while_it_reads_a_large_file(live, films, monkeypatch):
-    begun = threading.Event()
+def test_job_can_be_stopped_while_it_reads_a_large_file(live, films, monkeypatch):
+    is_reading = threading.Event()
     with (films / "large.film").open("wb") as file:
         file.truncate(2**36)
-    real = files.digest
+    digest = files.digest
 
     def watched(path, pulse):
-        begun.set()
-        return real(path, pulse)
+        is_reading.set()
+        return digest(path, pulse)
 
     monkeypatch.setattr(extract, "digest", watched)
     live.post("/api/index")
-    assert begun.wait(10)
+    assert is_reading.wait(10)
     stopped = time.monotonic()
     live.post("/api/stop")
     assert ended(live)["state"] == "stopped" and time.monotonic() - stopped < 2

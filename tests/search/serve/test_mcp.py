@@ -1,4 +1,4 @@
-"""An archive for agents: what the tools give, and what they refuse, over the protocol itself."""
+"""Tools for agents: their results and refusals over the protocol."""
 
 import base64
 import io
@@ -23,7 +23,7 @@ from hlformer_jax.search.serve import mcp as agents  # noqa: E402
 
 
 def call(server, *calls):
-    """The names of the tools, and the results of calls by name and arguments."""
+    """Call tools by name and arguments; return the names of all tools, and the results."""
 
     async def conversation():
         async with mcp.Client(server) as client:
@@ -40,7 +40,7 @@ def error(result):
     return content.text
 
 
-def test_an_agent_finds_a_moment_and_sees_its_frame(library):
+def test_agent_finds_a_moment_and_sees_its_frame(library):
     garden = library.id("garden")
     arguments = {"text": "a blue scene", "k": 1, "since": "2026-06", "without": ["red"]}
     names, (search_result, show_result) = call(
@@ -51,7 +51,7 @@ def test_an_agent_finds_a_moment_and_sees_its_frame(library):
     assert hit["video"] == "trips/lake/boat ride.mp4"
     assert [(m["start"], m["end"]) for m in hit["moments"]] == [(8, 11), (2, 4)]
     assert json.loads(search_result.content[0].text) == search_result.structured_content
-    assert library.asked[-1].since == "2026-06" and library.asked[-1].without == ("red",)
+    assert library.queries[-1].since == "2026-06" and library.queries[-1].without == ("red",)
     [picture] = show_result.content
     image = Image.open(io.BytesIO(base64.b64decode(picture.data)))
     red, green, _ = image.getpixel((2, 2))
@@ -87,11 +87,11 @@ def test_clip_has_a_generated_name_and_replaces_no_file(library, tmp_path):
         ("show", {"id": "0", "time": 1, "path": "/etc/passwd"}, "path"),
     ],
 )
-def test_arguments_that_a_tool_lacks_are_refused_by_name(library, tool, arguments, name):
-    query_count = len(library.asked)
+def test_wrong_arguments_of_a_tool_are_named(library, tool, arguments, name):
+    query_count = len(library.queries)
     _, [result] = call(agents.build_server(library), (tool, arguments))
     assert name in error(result) and "/etc/passwd" not in error(result)
-    assert len(library.asked) == query_count
+    assert len(library.queries) == query_count
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_error_of_a_clip_does_not_name_its_folder(library, tmp_path, monkeypatch
     assert "secrets" not in error(result)
 
 
-def test_a_cancelled_cut_ends(library, tmp_path, monkeypatch):
+def test_cancelled_cut_ends(library, tmp_path, monkeypatch):
     pulses = []
 
     def cut(path, start, end, out, margin, pulse):
@@ -133,7 +133,7 @@ def test_a_cancelled_cut_ends(library, tmp_path, monkeypatch):
     assert pulses[0] > 10
 
 
-def test_a_time_out_of_range_is_named_with_its_limits(library, tmp_path):
+def test_time_out_of_range_is_named_with_its_limits(library, tmp_path):
     times = [("time", 1e9, 1e7), ("start", -1, 1e7), ("end", 1e9, 1e7), ("margin", 1e9, 60)]
     calls = []
     for name, value, _ in times:
@@ -215,7 +215,7 @@ def test_ctrl_c_ends_the_server_while_it_reads(rendered):
 
 
 @pytest.mark.slow  # it starts a process
-def test_the_server_speaks_over_stdin_and_stdout(rendered):
+def test_server_uses_stdin_and_stdout(rendered):
     parameters = mcp.StdioServerParameters(
         command=sys.executable, args=["-c", PROGRAM, str(rendered)], env=processes.environment()
     )

@@ -15,7 +15,7 @@ ADDRESSES = [
 ]  # fmt: skip
 CHANGES = ["api/tag/{id}?add=x", "api/remove?id={id}", "api/remove?folder=x", "api/retry/{id}"]
 
-GONE = "the index index is no longer there: it was deleted or moved"
+MISSING = "the index index is no longer there: it was deleted or moved"
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def vanish(request, index):
     return move
 
 
-def test_every_address_says_that_the_index_is_gone(client, changing, index, vanish):
+def test_every_address_says_that_the_index_is_missing(client, changing, index, vanish):
     id = client.get("/api/query?q=red").json()["results"][0]["id"]
     vanish()
     for ask, addresses in ((client.get, ADDRESSES), (client.post, CHANGES)):
         for address in addresses:
             answer = ask("/" + address.format(id=id))
             assert answer.status_code == 503, (address, answer.text)
-            assert answer.json()["error"].startswith(GONE)
+            assert answer.json()["error"].startswith(MISSING)
             assert answer.json()["code"] == "index.missing"
             assert answer.json()["values"] == {"index": "index"}
     assert not (index.directory.exists() and list(index.directory.iterdir()))
@@ -53,7 +53,7 @@ def test_every_address_says_that_the_index_is_gone(client, changing, index, vani
     assert len(client.get("/api/query?q=red").json()["results"]) == 3
 
 
-def test_a_job_says_that_the_index_is_gone(client, changing, vanish):
+def test_job_says_that_the_index_is_missing(client, changing, vanish):
     vanish()
     client.post("/api/index")
     for _ in range(400):
@@ -63,18 +63,18 @@ def test_a_job_says_that_the_index_is_gone(client, changing, vanish):
     assert job["state"] == "failed" and "is no longer there" in job["line"]
 
 
-def test_agents_are_told_that_the_index_is_gone(changing, vanish):
+def test_agents_get_an_error_about_the_missing_index(changing, vanish):
     mcp = pytest.importorskip("hlformer_jax.search.serve.mcp")
     tools = mcp.build_server(changing)
     changing.query("red")
     id = changing.videos()[0].id
     vanish()
     for name, arguments in (("search", {"text": "red"}), ("show", {"id": id, "time": 1})):
-        with pytest.raises(Exception, match=GONE):
+        with pytest.raises(Exception, match=MISSING):
             asyncio.run(tools.call_tool(name, arguments))
 
 
-def test_the_library_says_that_the_index_is_gone(changing, index, vanish):
+def test_library_says_that_the_index_is_missing(changing, index, vanish):
     changing.query("red")
     open_index = Index.open(index.directory)
     vanish()

@@ -1,4 +1,4 @@
-"""Playback of the page in chromium: the frame of each second, whatever the file's timestamps."""
+"""Playback of the page in chromium: the frame of each second for files of any timestamps."""
 
 from fractions import Fraction
 
@@ -37,7 +37,7 @@ def strip_click(page, second, length):
 
 
 @pytest.mark.parametrize(("suffix", "start"), [(".mkv", 7.5), (".mp4", 1.5)])
-def test_file_whose_timestamps_begin_late_shows_the_right_seconds(
+def test_file_with_late_timestamps_shows_the_right_seconds(
     opened, url, library, rendered, replaced, tmp_path, suffix, start
 ):
     path = delayed(rendered / "garden.mp4", tmp_path / f"late{suffix}", start)
@@ -61,12 +61,12 @@ def test_file_whose_timestamps_begin_late_shows_the_right_seconds(
     assert 4 <= at < 5 and shown_colour(page) == "green"
     page.get_by_role("button", name="Copy link").click()
     assert float(page.url.split("&t=")[1]) == pytest.approx(at, abs=2e-3)
-    other = opened(page.url)
-    is_at(other, at + start, 0.1)
-    assert shown_colour(other) == "green"
-    other.get_by_role("button", name="More like this", exact=True).first.click()
-    expect(other.locator("#status")).to_contain_text("like garden.mp4 at 0:04")
-    assert library.asked[-1].like == (id, pytest.approx(at, abs=2e-3))
+    copy = opened(page.url)
+    is_at(copy, at + start, 0.1)
+    assert shown_colour(copy) == "green"
+    copy.get_by_role("button", name="More like this", exact=True).first.click()
+    expect(copy.locator("#status")).to_contain_text("like garden.mp4 at 0:04")
+    assert library.queries[-1].like == (id, pytest.approx(at, abs=2e-3))
 
 
 def test_seconds_that_a_player_cannot_reach_are_encoded(opened, url, rendered, replaced, tmp_path):
@@ -99,7 +99,7 @@ def test_sound_before_the_pictures_does_not_move_them(opened, url, replaced, tmp
     assert shown_colour(page) == "green"
 
 
-def test_other_track_than_that_of_the_browser_is_encoded(opened, url, replaced, tmp_path):
+def test_track_that_the_browser_does_not_play_is_encoded(opened, url, replaced, tmp_path):
     path = tmp_path / "tracks.mkv"
     with av.open(str(path), "w") as container:
         tracks = []
@@ -182,5 +182,5 @@ def test_page_without_scripts_says_what_it_needs(browser, url):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(url)
-    assert "This page needs JavaScript" in page.locator("main").inner_text()  # what is visible
+    assert "This page needs JavaScript" in page.locator("main").inner_text()  # visible text
     context.close()

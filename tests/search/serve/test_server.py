@@ -1,4 +1,4 @@
-"""The server of the page: what its addresses answer, work in turn, how it begins and ends."""
+"""The server of the page: its answers, its queue, its start and its end."""
 
 import errno
 import io
@@ -28,7 +28,7 @@ from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.serve import app, guard, server
 
 
-def test_a_query_answers_with_videos_moments_and_curves(client, library):
+def test_query_returns_videos_moments_and_curves(client, library):
     answer = client.get("/api/query", params={"q": "a blue scene", "k": 2}).json()
     first, second = answer["results"]
     assert first["video"] == "trips/lake/boat ride.mp4" and first["folder"] == "trips/lake"
@@ -39,25 +39,25 @@ def test_a_query_answers_with_videos_moments_and_curves(client, library):
     assert second["score"] < first["score"] and answer["seconds"] >= 0
 
 
-def test_filters_reach_the_library_as_a_folder_and_as_dates(client, library):
+def test_filters_of_folder_and_dates_reach_the_library(client, library):
     filters = {"folder": "trips", "since": "2026-06", "until": "20260615"}
     answer = client.get("/api/query", params={"q": "grey", **filters}).json()
     [hit] = answer["results"]
     assert hit["video"] == "trips/lake/boat ride.mp4"
     assert hit["date"].startswith("2026-06-15T12:00:00") and hit["date_of"] == "file"
-    query = library.asked[-1]
+    query = library.queries[-1]
     assert (query.folder, query.since, query.until) == ("trips", "2026-06", "20260615")
 
 
-def test_a_video_is_tagged_and_found_by_its_tags(client, library):
+def test_video_is_tagged_and_filtered_by_tags(client, library):
     garden = library.id("garden")
     tagged = client.post(f"/api/tag/{garden}?add=favourite&add=b").json()
     assert tagged == {"tags": ["b", "favourite"]}
     assert client.post(f"/api/tag/{garden}", params={"drop": "b"}).json() == {"tags": ["favourite"]}
-    asked = {"q": "grey", "tag": "favourite", "longer": 1, "shorter": 60}
-    [hit] = client.get("/api/query", params=asked).json()["results"]
+    params = {"q": "grey", "tag": "favourite", "longer": 1, "shorter": 60}
+    [hit] = client.get("/api/query", params=params).json()["results"]
     assert hit["id"] == garden and hit["tags"] == ["favourite"]
-    assert (library.asked[-1].longer, library.asked[-1].shorter) == (1, 60)
+    assert (library.queries[-1].longer, library.queries[-1].shorter) == (1, 60)
     assert client.get("/api/folders").json()["tags"] == ["favourite"]
     assert client.post("/api/tag/nowhere?add=x").status_code == 404
     crossing = {"Origin": "http://elsewhere.example"}
@@ -66,11 +66,11 @@ def test_a_video_is_tagged_and_found_by_its_tags(client, library):
     client.post(f"/api/tag/{garden}?drop=favourite")
 
 
-def test_thumbnail_is_requested_by_video_and_second(client, library):
+def test_frame_of_a_video_is_a_query(client, library):
     like = f"{library.id('garden')}@8.5"
     hits = client.get("/api/query", params={"like": like}).json()["results"]
     assert hits[0]["video"] == "trips/Küche & <b>Herd.mp4" and len(hits) == 2
-    assert library.asked[-1].like == (library.id("garden"), 8.5)
+    assert library.queries[-1].like == (library.id("garden"), 8.5)
     for wrong in ("x", "x@", "@1", "x@-1", "x@1e400"):
         answer = client.get("/api/query", params={"like": wrong})
         assert answer.status_code == 400 and "\n" not in answer.json()["error"]
@@ -91,7 +91,7 @@ def test_sent_picture_is_searched_and_a_huge_one_refused(client, monkeypatch):
     assert client.post("/api/query", content=content, headers=strange).status_code == 403
 
 
-def test_a_transcript_is_that_of_an_indexed_video(client, library):
+def test_transcript_of_a_video_is_returned(client, library):
     cues = client.get(f"/api/transcript/{library.id('garden')}").json()["cues"]
     assert cues[1] == {"start": 4, "end": 6, "text": "the captain's ship"}
     assert client.get(f"/api/transcript/{library.id('boat')}").json() == {"cues": []}
@@ -113,7 +113,7 @@ def test_parts_of_a_query_reach_the_library(client, library):
     answer = client.get("/api/query", params={**parts, "offset": 1, "k": 1}).json()
     assert len(answer["results"]) == 1 and answer["good"] is True
     assert answer["verdict"] == ""
-    assert library.asked[-1] == Query(
+    assert library.queries[-1] == Query(
         "grey", k=1, moments=5, then="green", without=["red", "blue"], within=30, min_score=0,
         offset=1,
     )  # fmt: skip
@@ -127,7 +127,7 @@ def test_parts_of_a_query_reach_the_library(client, library):
     assert "visual" in client.get("/api/query?q=red&signals=smell").json()["error"]
 
 
-def test_an_unknown_or_repeated_parameter_is_refused(client, library):
+def test_unknown_or_repeated_parameter_is_refused(client, library):
     cut = f"/cut/{library.id('garden')}?start=0&end=1"
     for address, error in {
         "/api/query?q=red&tags=sea": "tags: there is no such parameter; did you mean 'tag'?",
@@ -173,14 +173,18 @@ def test_newest_videos_pass_the_filters(client):
         assert refused.status_code == status and value in refused.json()["error"]
 
 
-def test_a_video_is_sent_whole_or_in_ranges(client, library):
+def test_video_is_sent_completely_or_in_ranges(client, library):
     content = library.entry(library.id("garden")).path.read_bytes()
     address = f"/video/{library.id('garden')}"
-    whole = client.get(address)
-    assert whole.content == content and whole.headers["content-type"] == "video/mp4"
-    assert whole.headers["accept-ranges"] == "bytes"
-    for asked, expected in (("5-9", content[5:10]), ("100-", content[100:]), ("-7", content[-7:])):
-        part = client.get(address, headers={"Range": f"bytes={asked}"})
+    complete = client.get(address)
+    assert complete.content == content and complete.headers["content-type"] == "video/mp4"
+    assert complete.headers["accept-ranges"] == "bytes"
+    for byte_range, expected in (
+        ("5-9", content[5:10]),
+        ("100-", content[100:]),
+        ("-7", content[-7:]),
+    ):
+        part = client.get(address, headers={"Range": f"bytes={byte_range}"})
         assert part.status_code == 206 and part.content == expected
         assert part.headers["content-range"].endswith(f"/{len(content)}")
     head = client.head(address)
@@ -207,12 +211,16 @@ def test_paths_in_requests_open_no_file(client, path):
 
 
 def test_thumbnail_shows_its_second_and_is_cached(client, library, monkeypatch):
-    made, draw = [], app.video.thumbnail
-    count = lambda path, at, width: made.append(at) or draw(path, at, width)
-    monkeypatch.setattr(app.video, "thumbnail", count)
+    drawn, draw = [], app.video.thumbnail
+
+    def record(path, at, width):
+        drawn.append(at)
+        return draw(path, at, width)
+
+    monkeypatch.setattr(app.video, "thumbnail", record)
     address = f"/thumbnail/{library.id('garden')}?t=8.5&width=64"
     first, second = (client.get(address) for _ in range(2))
-    assert first.headers["content-type"] == "image/jpeg" and len(made) == 1
+    assert first.headers["content-type"] == "image/jpeg" and len(drawn) == 1
     picture = Image.open(io.BytesIO(second.content))
     red, green, _ = picture.getpixel((2, 2))
     assert picture.size == (64, 36) and red > 150 and green < 90
@@ -222,11 +230,11 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
     clips, clip = tmp_path / "clips", tmp_path / "clip.mp4"
     clips.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(clips))
-    cut, half = app.video.cut, []
+    cut, partial_names = app.video.cut, []
 
     def fail(path, start, end, out, margin, pulse):
         cut(path, start, end, out, margin, pulse=pulse)
-        half.append(out.name)
+        partial_names.append(out.name)
         raise page_library.RefusedError(f"{str(path)!r} cannot be cut into {str(out)!r}")
 
     with page_library.running(library) as url:
@@ -234,7 +242,7 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
         answer = httpx.get(f"{address}?start=6&end=9.5&margin=2")
         monkeypatch.setattr(app.video, "cut", fail)
         failed = httpx.get(f"{address}?start=3&end=4")
-        left = [file for folder in clips.iterdir() for file in folder.iterdir()]
+        remaining = [file for folder in clips.iterdir() for file in folder.iterdir()]
     clip.write_bytes(answer.content)
     assert app.video.probe(clip).duration == pytest.approx(7.5, abs=0.05)
     disposition = answer.headers["content-disposition"]
@@ -242,33 +250,33 @@ def test_cut_is_a_named_download_and_leaves_no_file(library, tmp_path, monkeypat
     assert disposition.endswith("%200m06s-0m09s.mp4")
     assert (failed.status_code, failed.json()) == (
         422,
-        {"error": f"'trips/Küche & <b>Herd.mp4' cannot be cut into '{half[0]}'"},
+        {"error": f"'trips/Küche & <b>Herd.mp4' cannot be cut into '{partial_names[0]}'"},
     )
-    assert left == [] and list(clips.iterdir()) == []
+    assert remaining == [] and list(clips.iterdir()) == []
 
 
-@pytest.mark.parametrize("gone", ["client", "server"])
-def test_a_cut_ends_with_its_client_or_its_server(library, monkeypatch, gone):
-    begun, ended = threading.Event(), threading.Event()
+@pytest.mark.parametrize("ended_first", ["client", "server"])
+def test_cut_ends_with_its_client_or_its_server(library, monkeypatch, ended_first):
+    has_started, has_ended = threading.Event(), threading.Event()
 
     def cut(path, start, end, out, margin, pulse):
         out.write_bytes(b"a clip")
         clips.append(out)
-        begun.set()
-        page_library.work(pulse, lambda seconds_left: ended.set())
+        has_started.set()
+        page_library.work(pulse, lambda seconds_left: has_ended.set())
 
     clips = []
     monkeypatch.setattr(app.video, "cut", cut)
     address = f"/cut/{library.id('garden')}?start=0&end=5"
     with page_library.running(library) as url, httpx.Client(base_url=url) as client:
-        if gone == "client":
+        if ended_first == "client":
             with pytest.raises(httpx.ReadTimeout):
                 client.get(address, timeout=0.3)
-            assert ended.wait(5)
+            assert has_ended.wait(5)
         else:
             threading.Thread(target=httpx.get, args=(url + address,), daemon=True).start()
-            assert begun.wait(5)
-    assert ended.wait(5) and not clips[0].exists()
+            assert has_started.wait(5)
+    assert has_ended.wait(5) and not clips[0].exists()
 
 
 def test_page_loads_only_from_its_own_server():
@@ -287,19 +295,22 @@ def test_busy_server_refuses_more_than_its_queue_holds(library):
     with (
         page_library.running(library) as url,
         httpx.Client(base_url=url, timeout=20, limits=limits) as client,
-        ThreadPoolExecutor(25) as others,
+        ThreadPoolExecutor(25) as threads,
     ):
-        ask = lambda: client.get("/api/query", params={"q": "red"})
+
+        def ask():
+            return client.get("/api/query", params={"q": "red"})
+
         library.gate.clear()
         try:
-            waiting = [others.submit(ask) for _ in range(25)]
-            # One runs and sixteen wait; those beyond are told so at once.
+            waiting = [threads.submit(ask) for _ in range(25)]
+            # One runs and sixteen wait; further ones are refused at once.
             refused = [done.result() for done in itertools.islice(as_completed(waiting, 10), 8)]
-            begun = time.monotonic()
+            start = time.monotonic()
             assert client.get("/api/status").status_code == 200
             assert client.get(f"/video/{video}", headers={"Range": "bytes=0-9"}).status_code == 206
             assert client.get(f"/thumbnail/{video}?t=8.5").content[:2] == b"\xff\xd8"
-            assert time.monotonic() - begun < 5 and sum(done.done() for done in waiting) == 8
+            assert time.monotonic() - start < 5 and sum(done.done() for done in waiting) == 8
         finally:
             library.gate.set()
         assert [answer.status_code for answer in refused] == [503] * 8
@@ -318,20 +329,20 @@ def test_abandoned_search_is_cancelled(library):
             assert library.inside.wait(10)
             with pytest.raises(httpx.ReadTimeout):
                 client.get("/api/query?q=overtaken", timeout=0.3)
-            time.sleep(0.5)  # the server looks whether anybody is there every tenth of a second
+            time.sleep(0.5)  # the server checks for a disconnection every tenth of a second
         finally:
             library.gate.set()
         first.join()
         assert client.get("/api/query?q=last").status_code == 200
-    sentences = ["".join(query.text) for query in library.asked]
+    sentences = ["".join(query.text) for query in library.queries]
     assert "overtaken" not in sentences and sentences[-2:] == ["first", "last"]
 
 
-def test_a_port_that_is_taken_is_one_line(library):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+def test_occupied_port_is_one_line(library):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         with pytest.raises(server.ServeError, match=f"port {port} "):
             server.serve(library, port)
     with pytest.raises(server.ServeError, match="70000"):
@@ -348,7 +359,7 @@ def test_a_port_that_is_taken_is_one_line(library):
         (OSError(errno.EADDRINUSE, "Address already in use"), "another port"),
     ],
 )
-def test_advice_fits_why_the_server_cannot_listen(library, monkeypatch, error, advice):
+def test_error_of_listening_has_fitting_advice(library, monkeypatch, error, advice):
     def bind(listener, address):
         raise error
 
@@ -359,28 +370,28 @@ def test_advice_fits_why_the_server_cannot_listen(library, monkeypatch, error, a
 
 @pytest.fixture
 def served(library, monkeypatch, capsys):
-    """Calls `serve` with a server that does not run; returns its lines, and a client of it."""
+    """Calls `serve` with a server that does not run; returns its lines, its URL and a client."""
     configs = []
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: configs.append(self.config))
 
     def call(**options):
         server.serve(library, 0, **options)
-        told = capsys.readouterr().out.splitlines()
+        lines = capsys.readouterr().out.splitlines()
         assert configs[-1].http is guard.Protocol and configs[-1].ws == "none"
-        url = re.search(r"http://\S+", told[0])[0]
-        return told, url, TestClient(configs[-1].app, url.partition("?")[0])
+        url = re.search(r"http://\S+", lines[0])[0]
+        return lines, url, TestClient(configs[-1].app, url.partition("?")[0])
 
     return call
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
 def test_local_server_needs_no_token(served, host):
-    told, url, client = served(host=host)
-    assert len(told) == 1 and "token" not in url
+    lines, url, client = served(host=host)
+    assert len(lines) == 1 and "token" not in url
     assert client.get("/api/folders").status_code == 200
 
 
-def test_serving_closes_no_logging_handler_of_the_process(served, monkeypatch):
+def test_serving_closes_no_logging_handler(served, monkeypatch):
     handler, closed = logging.StreamHandler(), []
     monkeypatch.setattr(handler, "close", lambda: closed.append(handler))
     served()
@@ -390,9 +401,9 @@ def test_serving_closes_no_logging_handler_of_the_process(served, monkeypatch):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
 def test_server_for_other_machines_prints_a_token(served, host):
     _, url, client = served(host=host, allow_hosts=["nas.local", "*.home.arpa"])
-    _, other, _ = served(host=host)
+    _, second_url, _ = served(host=host)
     token = url.partition("?token=")[2]
-    assert len(token) >= 32 and token not in other
+    assert len(token) >= 32 and token not in second_url
     assert client.get("/api/folders").status_code == 401
     header = {"Authorization": f"Bearer {token}"}
     accepted = "nas.local", "NAS.local", "tv.home.arpa:80", "192.168.1.5:8000", "[fe80::1]:8000"
@@ -407,11 +418,11 @@ def test_server_for_other_machines_prints_a_token(served, host):
     assert client.get("/api/folders").status_code == 200  # the client keeps it, as browsers do
 
 
-def test_a_token_may_be_in_a_file_or_left_out(served, tmp_path):
-    told, url, client = served(host="0.0.0.0", no_token=True)
-    assert "token=" not in url and "without a token" in told[2]
+def test_token_may_be_in_a_file_or_absent(served, tmp_path):
+    lines, url, client = served(host="0.0.0.0", no_token=True)
+    assert "token=" not in url and "without a token" in lines[2]
     other_machines = f"http://{socket.gethostname()}:{url.rpartition(':')[2]}"
-    assert told[1] == f"on other machines it is at {other_machines}"
+    assert lines[1] == f"on other machines it is at {other_machines}"
     assert client.get("/api/folders").status_code == 200
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
@@ -432,25 +443,25 @@ def test_token_file_that_others_can_read_is_reported(tmp_path, capsys, mode, ope
 
 
 @pytest.mark.parametrize(
-    ("options", "may"),
+    ("options", "is_allowed"),
     [
         ({}, True),
         ({"host": "::1"}, True),
         ({"manage": False}, False),
-        ({"allow_hosts": ["nas.local"]}, False),  # a proxy has that name, say
+        ({"allow_hosts": ["nas.local"]}, False),  # for example, the name of a proxy
         ({"allow_hosts": ["nas.local"], "manage": True}, True),
         ({"host": "0.0.0.0"}, False),
         ({"host": "0.0.0.0", "no_token": True}, False),
         ({"host": "0.0.0.0", "manage": True}, True),
     ],
 )
-def test_the_index_is_changed_from_this_machine_or_with_manage(served, options, may):
-    told, url, client = served(**options)
+def test_changes_need_this_machine_or_manage(served, options, is_allowed):
+    lines, url, client = served(**options)
     client.get(url)  # for the cookie
-    assert client.get("/api/status").json()["manage"] is may
-    assert client.get("/api/job").status_code == (200 if may else 403)
+    assert client.get("/api/status").json()["manage"] is is_allowed
+    assert client.get("/api/job").status_code == (200 if is_allowed else 403)
     if "host" in options and options["host"] == "0.0.0.0":
-        assert ("any folder of this machine" in told[-1]) == may
+        assert ("any folder of this machine" in lines[-1]) == is_allowed
 
 
 def test_bad_token_or_host_name_is_one_line(served, tmp_path):
@@ -476,7 +487,7 @@ def test_bad_token_or_host_name_is_one_line(served, tmp_path):
 def test_serve_prints_its_address_and_ends_with_ctrl_c():
     program = (
         "import signal, types\n"
-        # Ours may have been started in the background, where it is ignored.
+        # A test in the background may have inherited that SIGINT is ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from hlformer_jax.search.serve.server import serve\n"
         "library = types.SimpleNamespace(videos=list)\n"

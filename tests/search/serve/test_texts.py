@@ -1,4 +1,4 @@
-"""The texts of the page, which stand in one file, ready for translation."""
+"""Texts of the page: all in one file, ready for translation."""
 
 import re
 from html.parser import HTMLParser
@@ -16,9 +16,9 @@ KEYS = re.findall(rf"^  {KEY}: ", TEXTS, re.M)
 
 
 class Page(HTMLParser):
-    """The words of a page that stand in its HTML, and the keys of those that do not.
+    """Words of the page's HTML, and keys of the texts that scripts fill in.
 
-    The words of <noscript>, which no script can fill in, are apart.
+    The words of <noscript>, which no script can fill in, are in `without_script`.
     """
 
     def __init__(self):
@@ -67,7 +67,7 @@ def test_every_text_is_defined_once_and_used():
 def test_every_refusal_of_the_server_has_a_text_with_its_values():
     texts = dict(re.findall(r'^  "refused\.([a-z.]+)": (.*),$', TEXTS, re.M))
     values = {code: re.findall(r"\{\w+\}", sentence) for code, (_, sentence) in REFUSALS.items()}
-    values["query.image"] = []  # of the fields, the one that the page cannot check
+    values["query.image"] = []  # the only field that the page cannot check
     assert {code: re.findall(r"\{\w+\}", sentence) for code, sentence in texts.items()} == values
 
 
