@@ -34,7 +34,7 @@ def told(tmp_path, films):
     """The complete index of `films`, with subtitles in a file and in a video."""
     (films / "a.srt").write_text('[[0, 2, "beside"]]')
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     return index
 
 
@@ -61,9 +61,9 @@ def test_files_of_any_date_are_recognised_by_their_content(told, films, date):
     before = cues(told), archive.vectors(told)
     touch(films, date)
     encoder = archive.Encoder()
-    report, lines = archive.fill(told, encoder, video=archive.TOLD)
+    report, lines = archive.fill(told, encoder, video=archive.SUBTITLED)
     assert (report.recognised, report.indexed, report.failed) == (3, 0, 0)
-    report, more = archive.fill(told, encoder, video=archive.TOLD)
+    report, more = archive.fill(told, encoder, video=archive.SUBTITLED)
     assert report.unchanged == 3 and encoder.seen == 0 and lines == more == []
     assert (cues(told), archive.vectors(told)) == before
     assert Index.open(told.directory).verify() == {}
@@ -79,7 +79,7 @@ def test_change_is_found_for_any_file_date(told, films, date):
         seconds = seconds if date == "before" else DATES[date] or time.time() + 86400
         os.utime(films / name, (seconds, seconds))
     encoder = archive.Encoder()
-    report, _ = archive.fill(told, encoder, video=archive.TOLD)
+    report, _ = archive.fill(told, encoder, video=archive.SUBTITLED)
     assert (report.indexed, report.unchanged, encoder.seen) == (1, 2, 1)
     [found] = [dict(sources) for sources in cues(told).values() if len(sources) == 2]
     assert [cue.text for cue in found[str(films / "a.srt")]] == ["BESIDE"]
@@ -103,8 +103,8 @@ def test_copy_with_an_unknown_date_is_used(index):
         shutil.copytree(index.directory, directory, dirs_exist_ok=True)
         os.utime(Path(directory, COPY), (10**17, 10**17))
         Path(directory, DATABASE).unlink()
-        again = Index.open(Path(directory))
-        assert len(again.videos) == 3 and "its copy of unknown date" in again.notes[0]
+        reopened = Index.open(Path(directory))
+        assert len(reopened.videos) == 3 and "its copy of unknown date" in reopened.notes[0]
 
 
 @pytest.mark.parametrize("year", [1970, 2200])
@@ -149,6 +149,6 @@ def test_a_watch_with_a_wrong_clock_indexes_whole_files(index, films, monkeypatc
             time.sleep(0.05)
 
     watch.follow(index.directory, encoder, 0.2, lines.append, archive.VIDEO, changes(), workers=0)
-    again = Index.open(index.directory)
-    assert again.videos["copied.film"].frames == 20 and encoder.seen == 2  # of its colours
-    assert all(record.indexed for record in again.videos.values()) and len(again.videos) == 4
+    reopened = Index.open(index.directory)
+    assert reopened.videos["copied.film"].frames == 20 and encoder.seen == 2  # of its colours
+    assert all(record.indexed for record in reopened.videos.values()) and len(reopened.videos) == 4

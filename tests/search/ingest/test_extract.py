@@ -61,11 +61,11 @@ def test_only_changed_videos_are_decoded_and_missing_ones_kept(
     assert counts(report) == expected and encoder.seen == encoded
     unlisted = (films / "unlisted").exists()
     assert told == [f"{films}/unlisted may not be listed"] * unlisted
-    again = Index.open(index.directory)
-    entries = again.entries()
+    reopened = Index.open(index.directory)
+    entries = reopened.entries()
     assert [entry.video for entry in entries] == ["a.film", "b.film", "trips/c.film"]
     assert sum(entry.state == "offline" for entry in entries) == expected.get("offline", 0)
-    assert len(archive.vectors(index)) == 3 and again.verify() == {}
+    assert len(archive.vectors(index)) == 3 and reopened.verify() == {}
     assert entries[1].frames == (21 if encoded else 20)
 
 
@@ -271,10 +271,10 @@ def test_damaged_video_is_retried_on_request_or_change(index, films):
     archive.film(films / "empty.film", [])
     report, told = archive.fill(index)
     assert counts(report) == {"failed": 2, "unchanged": 3}
-    assert "bad.film: is no film: copy it again" in told
+    assert "bad.film: is not a film: copy it again" in told
     assert "empty.film: no frame of it can be decoded" in told
     failed = [entry for entry in index.entries() if entry.state == "failed"]
-    assert ["is no film" in failed[0].reason, failed[1].frames] == [True, 0]
+    assert ["is not a film" in failed[0].reason, failed[1].frames] == [True, 0]
     assert counts(archive.fill(index)[0]) == {"unchanged": 3, "skipped": 2}
     assert counts(archive.fill(index, retry=True)[0]) == {"unchanged": 3, "failed": 2}
     archive.film(films / "bad.film", ["red"])

@@ -88,7 +88,7 @@ def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
         archive.film(films / "b.film", ["green"] * 20)
         wait("online again b.film")
         place(films / "bad.film", b"broken")
-        wait("is no film")
+        wait("is not a film")
         place(films / "before.srt", b"1\n00:00:00,000 --> 00:00:02,000\nahoy\n")
         wait(f"subtitles {films / 'before.srt'}")
         films.rename(tmp_path / "away")
@@ -193,7 +193,7 @@ def test_removed_videos_stay_out_and_failures_are_tried_once(index, films):
     told, changes = [], [["x"]] * 4
     options = told.append, archive.VIDEO, changes
     watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
-    assert len(told) == 2 and "is no film" in told[0] and told[1] == "indexed b.film (7 s)"
+    assert len(told) == 2 and "is not a film" in told[0] and told[1] == "indexed b.film (7 s)"
     assert {"a.film", "b.film"} == set(Index.open(index.directory).excluded)
     assert set(Index.open(index.directory).videos) == {"b.film", "bad.film", "trips/c.film"}
     (films / "bad.film").unlink()

@@ -245,7 +245,7 @@ def test_failed_videos_are_listed_and_not_searched(library, films, index):
     archive.fill(index)
     assert "bad.film" not in videos(library.query("red"))
     [bad] = [entry for entry in library.videos() if entry.video == "bad.film"]
-    assert bad.state == "failed" and "no film" in bad.reason
+    assert bad.state == "failed" and "not a film" in bad.reason
     status = library.status()
     assert (status["videos"], status["failed"], status["ranker"]) == (3, 1, "best_frame")
     assert status["seconds"] == 54 and status["bytes"] > 0

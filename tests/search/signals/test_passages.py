@@ -38,7 +38,7 @@ def write(films, words):
 def index(tmp_path, films):
     write(films, WORDS)
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     return index
 
 
@@ -137,7 +137,7 @@ def test_groups_are_split_by_their_matches():
 
 def test_text_matches_by_picture_and_transcript(index):
     write(index.root, {"a.film": [(6, 8, "red alert")]})
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     hits = archive.opened(index).query("red")
     assert hits[0].video == "a.film" and "transcript" in hits[0].signals and hits.good
     assert [hit.video for hit in hits if hit.passages] == ["a.film"]
@@ -149,7 +149,7 @@ def test_text_matches_by_picture_and_transcript(index):
 def test_results_do_not_depend_on_their_number(index, monkeypatch, probable):
     monkeypatch.setattr(search_module, "WINDOW", 1)
     write(index.root, {"a.film": [(6, 8, "green light")]})
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     archived = archive.opened(index, encoder=archive.Encoder(probable=probable))
     # The best visual match is b.film.
     [hit] = archived.query("green", k=1, min_score=0.5)
@@ -166,15 +166,15 @@ def test_texts_follow_their_files(index, films):
         hit.video for hit in archive.opened(index).query(words, signals="transcript")
     ]
     before = archive.everything(index.directory)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     assert before == archive.everything(index.directory)  # not even the database was written
     write(films, {"b.film": [(0, 1, "something else")]})
     (films / "a.film").rename(films / "moved.film")  # its text is not beside it any more
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     assert find_videos("captain") == [] and find_videos("something else") == ["b.film"]
     (films / "a.en.srt").rename(films / "moved.en.srt")
     (films / "b.en.srt").write_text("broken")
-    report = archive.fill(index, video=archive.TOLD)[1]
+    report = archive.fill(index, video=archive.SUBTITLED)[1]
     assert find_videos("captain") == ["moved.film"] and find_videos("something else") == []
     assert [line for line in report if "b.en.srt is broken" in line]
     (films / "b.film").unlink()
@@ -200,7 +200,7 @@ def test_window_of_the_fusion_leaves_out_no_match(index, monkeypatch):
     monkeypatch.setattr(search_module, "WINDOW", 1)
     write(index.root, {name: [(1, 3, "red alert")] for name in ("a.film", "b.film")})
     write(index.root, {"trips/c.film": [(1, 3, "red alert, red")]})
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     opened = archive.opened(index)
     results = opened.query("alert", signals="transcript")
     pages = [opened.query("alert", signals="transcript", k=1, offset=i) for i in range(4)]
@@ -214,7 +214,7 @@ def test_filter_is_not_applied_to_the_best_passages_only(index, monkeypatch):
     monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
     write(index.root, {"a.film": [(10 * i, 10 * i + 2, "zebra") for i in range(30)]})
     write(index.root, {"trips/c.film": [(1, 3, "yesterday we saw one unusually large zebra here")]})
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     opened = archive.opened(index)
     [result] = opened.query("zebra", signals="transcript", folder="trips")
     assert result.video == "trips/c.film"
@@ -234,7 +234,7 @@ def test_passages_match_by_half_of_the_weight_of_any_words(index, monkeypatch):
     texts = {name: [" ".join(draw(4)) for _ in range(60)] for name in ("a.film", "b.film")}
     cues = {name: [(10 * i, 10 * i + 2, t) for i, t in enumerate(texts[name])] for name in texts}
     write(index.root, cues)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     opened = archive.opened(index)
     sets = {name: [set(text.split()) for text in texts[name]] for name in texts}
     count = opened.passage_count
@@ -266,13 +266,13 @@ def test_passages_match_by_half_of_the_weight_of_any_words(index, monkeypatch):
 def test_query_of_common_words_only_is_answered(index, monkeypatch):
     monkeypatch.setattr(passages, "MAX_COMMON_PASSAGES", 1)
     write(index.root, {name: [(1, 3, "a zebra"), (20, 22, "a zebra")] for name in WORDS})
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     for sentence in ("zebra", "a zebra"):
         results = archive.opened(index).query(sentence, signals="transcript")
         assert {result.video for result in results} == {*WORDS}
 
 
-BESIDE = archive.TOLD._replace(
+BESIDE = archive.SUBTITLED._replace(
     texts=SubtitleReader(frozenset({".srt"}), lambda path: [], archive.beside)
 )
 
@@ -478,7 +478,7 @@ def copies(tmp_path, films):
     (films / "holiday.new.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
     (films / "z.srt").write_text('[[2, 4, "purple elephant"], [12, 13, "the end"]]')
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     return index
 
 
@@ -513,7 +513,7 @@ def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
     # Files that move with their videos change hands, though none of them is read again.
     (films / "z.srt").rename(films / "holiday.srt")
     (films / "z.film").rename(films / "y.film")
-    archive.fill(Index.open(copies.directory), video=archive.TOLD)
+    archive.fill(Index.open(copies.directory), video=archive.SUBTITLED)
     assert {*spoken_in(copies, "elephant", signals="transcript")} == {
         "holiday.film",
         "holiday.new.film",
@@ -522,7 +522,7 @@ def test_subtitle_files_belong_to_one_copy_of_a_content(films, copies):
 
 def test_copies_with_equal_transcripts_are_one_result(films, copies):
     (films / "holiday.srt").write_text('[[1, 3, "purple elephant"], [12, 13, "the end"]]')
-    archive.fill(Index.open(copies.directory), video=archive.TOLD)
+    archive.fill(Index.open(copies.directory), video=archive.SUBTITLED)
     transcript_hits = spoken_in(copies, "elephant", signals="transcript")
     assert {video: copies_of_video for video, (_, copies_of_video) in transcript_hits.items()} == {
         "holiday.film": ("holiday.new.film",), "z.film": (),
@@ -534,7 +534,7 @@ def test_embedded_subtitles_belong_to_all_copies_of_a_content(films, tmp_path):
         archive.film(films / f"{name}.film", ["white"] * 7)
     (films / "d" / "c.srt").write_text('[[4, 5, "beside one"]]')
     index = archive.create(tmp_path / "index of copies", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     assert {*spoken_in(index, "recorded", signals="transcript")} == {"d/c.film", "e/c.film"}
     assert {*spoken_in(index, "beside", signals="transcript")} == {"d/c.film"}
 
@@ -587,7 +587,7 @@ def compared(tmp_path_factory):
         archive.film(folder / "films" / name, ["red"] * (i + 2))
         write(folder / "films", {name: [(1, 3, text)]})
     index = archive.create(folder / "index", folder / "films")
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     return archive.opened(index), films
 
 

@@ -95,7 +95,7 @@ def index(tmp_path, films, monkeypatch):
     (films / "b.sound").write_text("rain rain bark bell")
     (films / "b.srt").write_text(json.dumps([[12, 14, "the red bell rings"]]))
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     return index
 
 

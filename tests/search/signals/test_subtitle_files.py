@@ -16,8 +16,8 @@ from hlformer_jax.search.ingest import decoding
 from hlformer_jax.search.signals.transcript import sidecars, transcripts
 
 SUFFIXES = frozenset({".srt", ".vtt", ".sub"})
-VIDEO = archive.TOLD._replace(
-    texts=archive.TOLD.texts._replace(suffixes=SUFFIXES, video_suffixes=frozenset({".film"}))
+VIDEO = archive.SUBTITLED._replace(
+    texts=archive.SUBTITLED.texts._replace(suffixes=SUFFIXES, video_suffixes=frozenset({".film"}))
 )
 
 

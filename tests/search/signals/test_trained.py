@@ -199,7 +199,7 @@ def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, mo
     monkeypatch.setattr(passages.PassageIndex, "search_words", nothing)
     cues = [(20 * i, 20 * i + 1, colour) for i, colour in enumerate(("red", "green", "blue"))]
     (tmp_path / "films" / "1.srt").write_text(json.dumps(cues))
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
     for options in ({}, {"checkpoint": run}):
         [hit] = archive.opened(index, **options).query("green", signals="transcript")
