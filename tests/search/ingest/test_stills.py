@@ -30,7 +30,7 @@ def grey(levels):
 
 
 @pytest.mark.parametrize("size", [48, 36, 5])
-def test_the_difference_is_that_of_the_most_different_block(size):
+def test_difference_is_the_largest_of_all_blocks(size):
     generator = np.random.default_rng(size)
     first, second = generator.integers(0, 256, (2, size, size, 3), np.uint8)
     differences = np.abs(first.astype(int) - second)
@@ -82,14 +82,14 @@ def films(tmp_path):
     return folder
 
 
-def test_a_still_frame_has_the_embedding_of_the_last_encoded_one(films, tmp_path):
-    encoder, other = archive.Encoder(), archive.Encoder()
+def test_still_frame_has_the_embedding_of_the_last_encoded(films, tmp_path):
+    encoder, full_encoder = archive.Encoder(), archive.Encoder()
     index = archive.create(tmp_path / "index", films)
     report, _ = archive.fill(index, encoder)
     assert encoder.seen == 3 + 2 and (report.frames, report.still) == (47, 42)
     complete = archive.create(tmp_path / "complete", films, every_frame=True)
-    report, _ = archive.fill(complete, other)
-    assert other.seen == 47 and (report.frames, report.still) == (47, 0)
+    report, _ = archive.fill(complete, full_encoder)
+    assert full_encoder.seen == 47 and (report.frames, report.still) == (47, 0)
     for name, encoded in (("a.film", [0, 0, 0, 3, 4, 4]), ("b.film", [0] * 40 + [40])):
         content = index.videos[name].content
         shared, all_frames = index.read(content), complete.read(content)
@@ -102,7 +102,7 @@ def test_a_still_frame_has_the_embedding_of_the_last_encoded_one(films, tmp_path
 def test_an_index_keeps_its_mode(films, tmp_path):
     index = archive.create(tmp_path / "index", films, every_frame=True)
     assert Index.open(index.directory).every_frame
-    with index.writing() as writer:  # as an index that was made before there were modes
+    with index.writing() as writer:  # as in an index from before there were modes
         writer.execute("DELETE FROM settings WHERE name = 'every_frame'")
     older = Index.open(index.directory)
     assert older.every_frame and older.key == index.key
