@@ -35,7 +35,7 @@ def test_an_error_names_the_field_of_a_query(field, options):
     assert f"<{field}>" in error.phrased({field: f"<{field}>"})
 
 
-def test_filters_of_one_length_or_day_are_no_contradiction():
+def test_filters_of_one_length_or_day_are_allowed():
     Query("red", longer=9, shorter=9, since="2026-01-31", until="2026-01")
     Query("red", since="2026-01", until="2026-01-01")
 

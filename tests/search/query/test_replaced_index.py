@@ -14,7 +14,7 @@ from hlformer_jax.search.query.search import Search
 from hlformer_jax.search.serve import schemas
 
 
-class Other(archive.Encoder):
+class SwappedEncoder(archive.Encoder):
     """An encoder of the same width for which red is blue and blue is red."""
 
     name = "swapped"
@@ -42,12 +42,12 @@ def rebuild(index, films):
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """Let encoders be loaded by their names; return the names of those that were loaded."""
+    """Replace the loading of encoders; return the names of the loaded encoders."""
     names = []
 
-    def load(facts, given):
+    def load(facts, encoder):
         names.append(facts.name)
-        return Other() if facts.name == Other.name else archive.Encoder()
+        return SwappedEncoder() if facts.name == SwappedEncoder.name else archive.Encoder()
 
     monkeypatch.setattr(library_module, "reload_encoder", load)
     return names
@@ -56,7 +56,7 @@ def loaded(monkeypatch):
 def test_encoder_of_the_new_index_is_loaded(index, rebuild, loaded):
     library = search.open(index.directory)
     assert library.query("red", k=1)[0].video == "a.film"
-    rebuild(Other())
+    rebuild(SwappedEncoder())
     assert library.query("red", k=1)[0].video == "trips/c.film"
     assert library.encoder.name == library.encoder_name == "swapped"
     rebuild(archive.Encoder())
@@ -65,10 +65,10 @@ def test_encoder_of_the_new_index_is_loaded(index, rebuild, loaded):
     assert loaded == ["colours", "swapped", "colours"]
 
 
-def test_given_encoder_of_the_old_index_is_refused(index, rebuild):
+def test_encoder_of_the_old_index_is_refused(index, rebuild):
     library = archive.opened(index)
     library.query("red")
-    rebuild(Other())
+    rebuild(SwappedEncoder())
     for _ in range(2):
         with pytest.raises(QueryError, match="was made by the encoder 'swapped'"):
             library.query("red")
@@ -94,13 +94,13 @@ def test_default_model_of_the_old_index_is_dropped(index, rebuild, loaded, tmp_p
         writer.set_checkpoint(tmp_path / "run")
     library = search.open(index.directory)
     assert library.ranker_name == str(tmp_path / "run")
-    rebuild(Other())
+    rebuild(SwappedEncoder())
     assert library.ranker_name == "best_frame"
     assert library.query("red", k=1)[0].video == "trips/c.film"
 
 
 def test_open_index_refuses_to_write_into_another(index, rebuild):
-    new = rebuild(Other())
+    new = rebuild(SwappedEncoder())
     before = archive.everything(new.directory)
     actions = [lambda: archive.fill(index), lambda: index.remove(["a.film"]), index.summary]
     for act in actions:
@@ -114,7 +114,7 @@ def test_index_that_is_replaced_during_a_query_is_queried_again(
 ):
     library = search.open(index.directory)
     rank = Search.rank
-    replacements = [Other()]
+    replacements = [SwappedEncoder()]
 
     def replace_once(*arguments):
         if replacements:
