@@ -224,6 +224,16 @@ def vectors(index):
     return bytes_by_content
 
 
+def recognise(recogniser, path):
+    """Recognise the text of a file; return the outcome."""
+    steps = recogniser.recognise(path, None)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
 def fail_on_full_disk(file, data, offset):
     """Fail as `os.pwrite` does on a full disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
