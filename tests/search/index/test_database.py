@@ -137,7 +137,7 @@ def test_complete_index_is_not_rebuilt(index, films):
     before = archive.everything(index.directory)
     with pytest.raises(SearchError, match="is an index: open it"):
         archive.create(index.directory, films)
-    (index.directory / DATABASE).unlink()  # its copy is whole
+    (index.directory / DATABASE).unlink()  # its copy is intact
     with pytest.raises(SearchError, match="is an index: open it"):
         archive.create(index.directory, films)
     archive.fill(Index.open(index.directory))
@@ -183,7 +183,7 @@ def test_unreadable_checksums_are_named_and_the_copy_stays(index):
     assert len(Index.open(index.directory).tags) == 1
 
 
-def test_an_unreadable_mark_is_not_a_missing_one(index, tmp_path):
+def test_unreadable_mark_is_not_a_missing_one(index, tmp_path):
     (index.directory / MARK).unlink()
     (index.directory / MARK).symlink_to("/proc/self/mem")
     with pytest.raises(UnreadableError, match=f"{MARK} cannot be read"):
@@ -196,17 +196,17 @@ def test_an_unreadable_mark_is_not_a_missing_one(index, tmp_path):
         archive.create(index.directory, index.root)
 
 
-def test_a_database_that_cannot_be_examined_is_not_replaced(index):
+def test_database_that_cannot_be_examined_is_not_replaced(index):
     library, path = Index.open(index.directory), index.directory / DATABASE
     path.unlink()
-    path.symlink_to(DATABASE)  # a link in a circle
+    path.symlink_to(DATABASE)  # a link to itself
     before = sorted(os.listdir(index.directory))
     with pytest.raises(UnreadableError, match=f"{DATABASE} cannot be read"):
         library.remove(["a.film"])
     assert sorted(os.listdir(index.directory)) == before
 
 
-def test_a_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
+def test_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
     monkeypatch.setattr(database.Database, "finish", lambda self: None)  # as after a kill
     with index.writing() as writer:
         writer.tag(["a.film"], ["kept"])
@@ -282,7 +282,7 @@ def test_older_format_is_refused_and_left_unchanged(tmp_path, films):
     assert archive.everything(older) == before
 
 
-def test_a_newer_format_is_refused(index, monkeypatch):
+def test_newer_format_is_refused(index, monkeypatch):
     monkeypatch.setattr(database, "FORMAT", database.FORMAT - 1)
     before = archive.everything(index.directory)
     with pytest.raises(SearchError, match="update hlformer-jax"):
@@ -290,7 +290,7 @@ def test_a_newer_format_is_refused(index, monkeypatch):
     assert archive.everything(index.directory) == before
 
 
-def test_an_index_of_this_format_is_migrated_by_a_newer_version(index, monkeypatch):
+def test_index_of_this_format_is_migrated_by_a_newer_version(index, monkeypatch):
     def add_column(connection):
         connection.execute("ALTER TABLE roots ADD COLUMN note TEXT NOT NULL DEFAULT 'new'")
 
@@ -363,7 +363,7 @@ def test_copied_index_and_moved_root_keep_their_identity(index, films, tmp_path)
     assert report.unchanged == 3 and query_red(tmp_path / "elsewhere") == ranked
 
 
-def test_a_full_database_is_one_line_and_changes_nothing(index):
+def test_full_database_is_one_line_and_changes_nothing(index):
     before = archive.everything(index.directory)
     index._database.select(
         f"PRAGMA max_page_count = {index._database.select('PRAGMA page_count')[0][0]}"

@@ -340,9 +340,8 @@ def test_invalid_threshold_is_not_written(index, threshold):
     assert archive.everything(index.directory) == before
 
 
-@pytest.mark.parametrize("year", [2262, 2446])
-def test_a_date_after_2262_is_clipped_with_a_line(index, films, year):
-    seconds = int((year - 1970) * 365.2425 * 86400) + 86400 * 300
+def test_date_after_2262_is_clipped_with_a_line(index, films):
+    seconds = int((2263 - 1970) * 365.2425 * 86400)
     path = films / "b.film"
     try:
         os.utime(path, (seconds, seconds))
@@ -384,7 +383,7 @@ def change_removed_video(films, change):
         ("copied", "watch"),
     ],
 )  # fmt: skip
-def test_a_removed_video_stays_removed_under_any_name(index, films, change, command):
+def test_removed_video_stays_removed_under_any_name(index, films, change, command):
     content = index.videos["a.film"].content
     index.remove(["a.film"])
     name = change_removed_video(films, change)
@@ -447,9 +446,8 @@ def test_unreadable_database_is_not_replaced(index):
     before = archive.everything(index.directory)
     with unreadable("index.db"):
         reopened = Index.open(index.directory)
-        assert (
-            len(reopened.videos) == 3 and "cannot be read" in reopened.notes[0]
-        )  # a reader goes on
+        assert len(reopened.videos) == 3  # read from the copy
+        assert "cannot be read" in reopened.notes[0]
         with pytest.raises(UnreadableError, match="nothing is changed"):
             reopened.remove(["b.film"])
         with pytest.raises(UnreadableError, match="nothing is changed"):

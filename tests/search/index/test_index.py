@@ -156,7 +156,7 @@ HUB = "google/siglip-base-patch16-224"
 
 
 @pytest.fixture
-def loaded(monkeypatch):
+def loaded_names(monkeypatch):
     """The names by which encoders are loaded during a test."""
     names = []
 
@@ -168,16 +168,16 @@ def loaded(monkeypatch):
     return names
 
 
-def test_loaded_encoder_records_absolute_folder_or_hub_id(loaded, tmp_path, monkeypatch):
+def test_loaded_encoder_records_absolute_folder_or_hub_id(loaded_names, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     assert load_encoder("mine")[1] == (str(tmp_path / "mine"),)
     assert load_encoder(Path("mine"))[1] == (str(tmp_path / "mine"),)
     assert load_encoder(HUB)[1] == (HUB,)
-    assert loaded == ["mine", "mine", HUB]
+    assert loaded_names == ["mine", "mine", HUB]
 
 
-def test_first_existing_place_is_loaded_unless_one_is_given(loaded, tmp_path):
+def test_first_existing_place_is_loaded_unless_one_is_given(loaded_names, tmp_path):
     missing, existing = tmp_path / "missing", tmp_path / "existing"
     existing.mkdir()
 
@@ -191,7 +191,7 @@ def test_first_existing_place_is_loaded_unless_one_is_given(loaded, tmp_path):
         ((missing,), existing, str(existing)),
     ):
         reload_encoder(facts(*places), choice)
-        assert loaded.pop() == expected and not loaded
+        assert loaded_names.pop() == expected and not loaded_names
     with pytest.raises(QueryError, match=f"{missing}.*encoder") as refused:
         reload_encoder(facts(missing))
     assert refused.value.field == "encoder"

@@ -111,7 +111,7 @@ def test_rows_survive_compaction_until_their_content_is_gone(tmp_path):
 
 
 @pytest.fixture
-def older(tmp_path, monkeypatch):
+def older_directory(tmp_path, monkeypatch):
     """The directory of an index without videos, in the format before rows were shared."""
     films = still_films(tmp_path / "films")
     facts = archive.create(tmp_path / "current", films)._database.setting("encoder")
@@ -122,30 +122,30 @@ def older(tmp_path, monkeypatch):
     return tmp_path / "older"
 
 
-def test_an_index_without_shared_rows_is_migrated(older):
-    index, encoder = Index.open(older), archive.Encoder()
+def test_index_without_shared_rows_is_migrated(older_directory):
+    index, encoder = Index.open(older_directory), archive.Encoder()
     archive.fill(index, encoder)
     frames = sum(record.frames for record in index.videos.values())
     assert index.every_frame and encoder.seen == frames
     assert index.summary()["still"] > 0  # equal embeddings share rows in every mode
-    assert archive.opened(Index.open(older)).query("red")
+    assert archive.opened(Index.open(older_directory)).query("red")
 
 
-def test_an_older_index_on_a_read_only_disk_is_read(older, read_only):
-    before = archive.everything(older)
-    index = Index.open(older)
+def test_older_index_on_a_read_only_disk_is_read(older_directory, read_only):
+    before = archive.everything(older_directory)
+    index = Index.open(older_directory)
     assert index.notes == [] and index.excluded == {} == index.videos
     with pytest.raises(SearchError, match="read-only: make it writable"), index.writing() as writer:
         writer.exclude("a.film", "")
-    assert archive.everything(older) == before
+    assert archive.everything(older_directory) == before
 
 
-def test_a_damaged_index_without_shared_rows_is_restored(older):
-    (older / "index.db").write_text("{")
-    index = Index.open(older)
+def test_damaged_index_without_shared_rows_is_restored(older_directory):
+    (older_directory / "index.db").write_text("{")
+    index = Index.open(older_directory)
     assert len(index.notes) == 1
     archive.fill(index)
-    reopened = Index.open(older)
+    reopened = Index.open(older_directory)
     assert not reopened.notes and len(reopened.videos) == 6 and reopened.verify() == {}
 
 

@@ -30,7 +30,7 @@ def rows(index):
 
 
 @pytest.fixture
-def killed(index, monkeypatch):
+def killed_index(index, monkeypatch):
     """An index with a change whose process was killed before it wrote the checksums."""
     with monkeypatch.context() as patch:
         patch.setattr(database.Database, "finish", lambda self: None)
@@ -76,52 +76,52 @@ def test_sum_is_renewed_after_a_program_without_sums(index):
     assert sums(index)[0] == sums(index)[1] is not None
 
 
-def test_flipped_bit_of_a_name_is_damage_after_a_kill(killed):
-    path, name = killed.directory / DATABASE, b"trips/c.film"
-    content, expected = path.read_bytes(), rows(killed)
+def test_flipped_bit_of_a_name_is_damage_after_a_kill(killed_index):
+    path, name = killed_index.directory / DATABASE, b"trips/c.film"
+    content, expected = path.read_bytes(), rows(killed_index)
     offset, damage_count = content.find(name), 0
     while offset >= 0:
         path.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
         # Unused space keeps the text of deleted rows.
-        if rows(killed) != expected:
-            [note] = Index.open(killed.directory).notes
+        if rows(killed_index) != expected:
+            [note] = Index.open(killed_index.directory).notes
             assert f"{DATABASE} is damaged" in note and "its copy of 2" in note
-            assert list(Index.open(killed.directory).verify()) == [DATABASE]
+            assert list(Index.open(killed_index.directory).verify()) == [DATABASE]
             damage_count += 1
         offset = content.find(name, offset + 1)
     assert damage_count >= 2  # in the table, and in an index of SQLite
 
 
-def test_next_run_after_damage_and_a_kill_restores_the_copy(killed):
-    path = killed.directory / DATABASE
+def test_next_run_after_damage_and_a_kill_restores_the_copy(killed_index):
+    path = killed_index.directory / DATABASE
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE tags SET tag = 'damaged'")  # SQLite finds no error
     encoder = archive.Encoder()
-    reopened = Index.open(killed.directory)
+    reopened = Index.open(killed_index.directory)
     [note] = reopened.notes
     assert f"{DATABASE} is damaged" in note and reopened.tags == {}  # the copy is older
     archive.fill(reopened, encoder)
     assert encoder.seen == 0 and reopened.notes == [] and reopened.verify() == {}
     assert set(reopened.videos) == {"a.film", "b.film", "trips/c.film"} and reopened.tags == {}
-    assert b"damaged" not in path.read_bytes() + (killed.directory / COPY).read_bytes()
+    assert b"damaged" not in path.read_bytes() + (killed_index.directory / COPY).read_bytes()
 
 
 @pytest.mark.slow  # it takes seconds
-def test_no_flipped_bit_changes_a_row_silently(killed, monkeypatch):
+def test_no_flipped_bit_changes_a_row_silently(killed_index, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    path = killed.directory / DATABASE
-    content, expected = path.read_bytes(), rows(killed)
-    checksums = (killed.directory / SUMS).read_bytes()
+    path = killed_index.directory / DATABASE
+    content, expected = path.read_bytes(), rows(killed_index)
+    checksums = (killed_index.directory / SUMS).read_bytes()
     for offset in range(0, len(content), 97):
         archive.flip(path, offset)
-        if not Index.open(killed.directory).notes:
-            assert rows(killed) == expected, offset
+        if not Index.open(killed_index.directory).notes:
+            assert rows(killed_index) == expected, offset
         path.write_bytes(content)
-        (killed.directory / SUMS).write_bytes(checksums)  # opening renews them
+        (killed_index.directory / SUMS).write_bytes(checksums)  # opening renews them
 
 
 @pytest.fixture
-def computed(monkeypatch):
+def summed_databases(monkeypatch):
     """The databases whose rows are summed during a test."""
     connections, compute = [], row_sums.compute
 
@@ -133,34 +133,36 @@ def computed(monkeypatch):
     return connections
 
 
-def test_rows_are_summed_once_after_a_kill(killed, computed):
+def test_rows_are_summed_once_after_a_kill(killed_index, summed_databases):
     for _ in range(3):
-        assert Index.open(killed.directory).notes == []
-    assert len(computed) == 1
-    archive.flip(killed.directory / DATABASE, 5000)
-    [note] = Index.open(killed.directory).notes
+        assert Index.open(killed_index.directory).notes == []
+    assert len(summed_databases) == 1
+    archive.flip(killed_index.directory / DATABASE, 5000)
+    [note] = Index.open(killed_index.directory).notes
     assert f"{DATABASE} is damaged" in note
-    archive.fill(Index.open(killed.directory))
-    assert Index.open(killed.directory).verify() == {}
+    archive.fill(Index.open(killed_index.directory))
+    assert Index.open(killed_index.directory).verify() == {}
 
 
-def test_rows_are_summed_again_if_the_sum_cannot_be_stored(killed, computed, monkeypatch):
+def test_rows_are_summed_again_if_the_sum_cannot_be_stored(
+    killed_index, summed_databases, monkeypatch
+):
     def fail(path, content):
         raise PermissionError
 
     monkeypatch.setattr(files, "write_bytes", fail)
     for number in (1, 2):
-        assert Index.open(killed.directory).notes == []
-        assert len(computed) == number
+        assert Index.open(killed_index.directory).notes == []
+        assert len(summed_databases) == number
 
 
-def test_opening_during_a_run_checks_only_the_structure(index, computed):
+def test_opening_during_a_run_checks_only_the_structure(index, summed_databases):
     with index.running():
         with index.writing() as writer:
             writer.tag(["a.film"], ["new"])
         reopened = Index.open(index.directory)
         assert reopened.notes == [] and list(reopened.tags.values()) == [["new"]]
-        assert computed == []
+        assert summed_databases == []
         content = (index.directory / DATABASE).read_bytes()
         (index.directory / DATABASE).write_bytes(content[:-5000])
         assert len(Index.open(index.directory).notes) == 1

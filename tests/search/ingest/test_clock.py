@@ -134,7 +134,7 @@ def test_recording_date_does_not_depend_on_the_clock(tmp_path, monkeypatch, year
         pytest.param(DECADE, id="forwards", marks=pytest.mark.slow),
     ],
 )
-def test_a_watch_with_a_wrong_clock_indexes_whole_files(index, films, monkeypatch, offset):
+def test_watch_with_a_wrong_clock_indexes_whole_files(index, films, monkeypatch, offset):
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + offset)
     encoder, lines = archive.Encoder(), []

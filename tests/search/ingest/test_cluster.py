@@ -59,7 +59,7 @@ def records(index):
 
 
 @pytest.mark.parametrize("address", ["ray://me:cret@127.0.0.1:1", "ray://me:s cret@", "me:cret@h"])
-def test_an_address_of_a_cluster_does_not_show_its_password(address):
+def test_address_of_a_cluster_does_not_show_its_password(address):
     with pytest.raises(SearchError) as refused:
         cluster._check_address(address)
     assert "cret" not in str(refused.value)
@@ -92,7 +92,7 @@ def test_ray_makes_the_same_index_byte_for_byte(ray, films, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_actor_with_another_encoder_ends_the_run(ray, films, tmp_path):
+def test_actor_with_another_encoder_ends_the_run(ray, films, tmp_path):
     index = archive.create(tmp_path / "index", films)
     with pytest.raises(SearchError, match=f"^{socket.gethostname()}: .* another fingerprint"):
         archive.fill(index, source=source(index, load=ForeignEncoder))
@@ -149,7 +149,7 @@ class NoCluster(SimpleNamespace):
         raise ConnectionError("Could not find any running instance.\nAnd much more.")
 
 
-def test_an_address_that_does_not_answer_is_refused():
+def test_address_that_does_not_answer_is_refused():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -206,7 +206,7 @@ def has_video(directory):
 
 
 @pytest.mark.slow
-def test_a_killed_run_by_ray_continues(folder, tmp_path):
+def test_killed_run_by_ray_continues(folder, tmp_path):
     index = tmp_path / "killed"
     process = subprocess.Popen(
         command(folder, index, "--ray=local"), env=processes.environment(),

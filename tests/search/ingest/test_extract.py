@@ -194,7 +194,7 @@ def test_touched_removed_video_is_read_once_and_stays_removed(index, films, monk
 
 
 @pytest.fixture
-def twin(index, films):
+def index_with_copy(index, films):
     """An index from which b.film was removed, a copy of a.film."""
     (films / "b.film").write_bytes((films / "a.film").read_bytes())
     archive.fill(index)
@@ -202,31 +202,34 @@ def twin(index, films):
     return index
 
 
-def test_kept_copy_of_a_removed_video_survives_swapped_names(twin, films):
+def test_kept_copy_of_a_removed_video_survives_swapped_names(index_with_copy, films):
     (films / "a.film").rename(films / "a2.film")
-    archive.fill(twin)
+    archive.fill(index_with_copy)
     (films / "a2.film").rename(films / "t")
     (films / "trips" / "c.film").rename(films / "a2.film")
     (films / "t").rename(films / "trips" / "c.film")
-    report, lines = archive.fill(twin)
+    report, lines = archive.fill(index_with_copy)
     assert lines == [] and report.recognised == 2
-    assert set(twin.videos) == {"a2.film", "trips/c.film"}
+    assert set(index_with_copy.videos) == {"a2.film", "trips/c.film"}
 
 
-def test_kept_copy_is_renamed_after_the_removed_one_was_deleted(twin, films):
+def test_kept_copy_is_renamed_after_the_removed_one_was_deleted(index_with_copy, films):
     (films / "b.film").unlink()
     (films / "a.film").rename(films / "a2.film")
-    _, lines = archive.fill(twin)
-    assert lines == [] and set(twin.videos) == {"a2.film", "trips/c.film"}
+    _, lines = archive.fill(index_with_copy)
+    assert lines == [] and set(index_with_copy.videos) == {"a2.film", "trips/c.film"}
 
 
 @pytest.mark.parametrize("renamed", ["b", "ab"])
-def test_renamed_copy_of_a_kept_video_stays_removed(twin, films, renamed):
+def test_renamed_copy_of_a_kept_video_stays_removed(index_with_copy, films, renamed):
     for name in renamed:
         (films / f"{name}.film").rename(films / f"{name}2.film")
-    _, lines = archive.fill(twin)
+    _, lines = archive.fill(index_with_copy)
     assert lines == ["b2.film was removed under another name, and stays removed"]
-    assert set(twin.videos) == {"a2.film" if "a" in renamed else "a.film", "trips/c.film"}
+    assert set(index_with_copy.videos) == {
+        "a2.film" if "a" in renamed else "a.film",
+        "trips/c.film",
+    }
 
 
 def test_recording_date_is_stored_or_else_the_file_date(index, films):

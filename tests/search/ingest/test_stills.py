@@ -43,7 +43,7 @@ def test_difference_is_the_largest_of_all_blocks(size):
     assert largest_difference(first, second) == pytest.approx(max(means))
 
 
-def test_a_small_object_is_a_change_and_noise_is_not():
+def test_small_object_is_a_change_and_noise_is_not():
     generator = np.random.default_rng(0)
     first = generator.integers(20, 230, (224, 224, 3)).astype(np.uint8)
     noisy = (first + generator.integers(-2, 3, first.shape)).astype(np.uint8)
@@ -64,7 +64,7 @@ def test_slow_changes_do_not_add_up(tmp_path):
     assert list(batch.places) == list(batch.images[:, 0, 0, 0]) == list(range(10))
 
 
-def test_a_batch_is_bounded_in_images_and_in_frames(tmp_path):
+def test_batch_is_bounded_in_images_and_in_frames(tmp_path):
     still = archive.film(tmp_path / "still.film", ["red"] * (MAX_FRAMES_OF_BATCH + 2))
     assert [list(batch.images.shape[:1]) for batch in batches(still)] == [[1], [1]]
     assert [len(batch.times) for batch in batches(still)] == [MAX_FRAMES_OF_BATCH, 2]
@@ -99,7 +99,7 @@ def test_still_frame_has_the_embedding_of_the_last_encoded(films, tmp_path):
     assert index.key != complete.key
 
 
-def test_an_index_keeps_its_mode(films, tmp_path):
+def test_index_keeps_its_mode(films, tmp_path):
     index = archive.create(tmp_path / "index", films, every_frame=True)
     assert Index.open(index.directory).every_frame
     with index.writing() as writer:  # as in an index from before there were modes

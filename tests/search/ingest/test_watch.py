@@ -120,7 +120,7 @@ def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_file_that_is_being_copied_waits(index, films):
+def test_file_that_is_being_copied_waits(index, films):
     encoder, lines = archive.Encoder(), []
     content = (films / "b.film").read_bytes()
     copy = films / "copied.film"
@@ -174,7 +174,7 @@ def test_files_are_polled_if_the_system_has_no_watches(index, films, monkeypatch
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_deleted_index_ends_watching(index):
+def test_deleted_index_ends_watching(index):
     changes = watch.watch_changes(index.directory)
     next(changes)
     shutil.rmtree(index.directory)
@@ -281,7 +281,7 @@ sys.exit(main(["watch", f"--index={sys.argv[1]}", "--settle=0.2", "--workers=0"]
 
 
 @pytest.mark.slow  # starts processes
-def test_a_killed_watch_continues_and_ctrl_c_ends_it(index, films):
+def test_killed_watch_continues_and_ctrl_c_ends_it(index, films):
     env = processes.environment()
     command = [sys.executable, "-c", PROGRAM, str(index.directory)]
     # Its decoding never ends, so the kill always comes first.

@@ -41,7 +41,7 @@ def rebuild(index, films):
 
 
 @pytest.fixture
-def loaded(monkeypatch):
+def loaded_names(monkeypatch):
     """Replace the loading of encoders; return the names of the loaded encoders."""
     names = []
 
@@ -53,7 +53,7 @@ def loaded(monkeypatch):
     return names
 
 
-def test_encoder_of_the_new_index_is_loaded(index, rebuild, loaded):
+def test_encoder_of_the_new_index_is_loaded(index, rebuild, loaded_names):
     library = search.open(index.directory)
     assert library.query("red", k=1)[0].video == "a.film"
     rebuild(SwappedEncoder())
@@ -62,7 +62,7 @@ def test_encoder_of_the_new_index_is_loaded(index, rebuild, loaded):
     rebuild(archive.Encoder())
     assert library.encoder_name == "colours"  # before the next query
     assert library.query("red", k=1)[0].video == "a.film"
-    assert loaded == ["colours", "swapped", "colours"]
+    assert loaded_names == ["colours", "swapped", "colours"]
 
 
 def test_encoder_of_the_old_index_is_refused(index, rebuild):
@@ -77,7 +77,7 @@ def test_encoder_of_the_old_index_is_refused(index, rebuild):
     assert library.query("red", k=1)[0].video == "a.film"
 
 
-def test_encoder_is_kept_for_an_equal_index(index, rebuild, loaded):
+def test_encoder_is_kept_for_an_equal_index(index, rebuild, loaded_names):
     library = search.open(index.directory)
     library.query("red")
     library.tag("a.film", ["x"])
@@ -86,10 +86,10 @@ def test_encoder_is_kept_for_an_equal_index(index, rebuild, loaded):
         assert not library.query("red", k=1)[0].tags
         assert not library.entry(library.query("red", k=1)[0].id).tags
         library.tag("a.film", ["x"])
-    assert loaded == ["colours"]
+    assert loaded_names == ["colours"]
 
 
-def test_default_model_of_the_old_index_is_dropped(index, rebuild, loaded, tmp_path):
+def test_default_model_of_the_old_index_is_dropped(index, rebuild, loaded_names, tmp_path):
     with index.writing() as writer:
         writer.set_checkpoint(tmp_path / "run")
     library = search.open(index.directory)
@@ -110,7 +110,7 @@ def test_open_index_refuses_to_write_into_another(index, rebuild):
 
 
 def test_index_that_is_replaced_during_a_query_is_queried_again(
-    index, rebuild, loaded, monkeypatch
+    index, rebuild, loaded_names, monkeypatch
 ):
     library = search.open(index.directory)
     rank = Search.rank
