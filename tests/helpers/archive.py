@@ -5,6 +5,7 @@ encoder multiplies the mean colour of an image by a random matrix; for a text, i
 that the text names. Functions are defined at the top level, because decoding processes import them.
 """
 
+import errno
 import json
 import os
 import time
@@ -38,7 +39,7 @@ FOREIGN = [
     f"texts/.{'0' * 64}.txt.hlformer-0123456789abcdef.part", "embeddings.f16", "embeddings-x.i8",
     "packed/.b.c", "packed/segments-notes.npy", "packed/rows.json",
 ]  # fmt: skip
-"""Files of a person that an index leaves alone, wherever they stand."""
+"""Files of a person that an index leaves unchanged in any folder."""
 
 
 class FilmError(UserError, ValueError):
@@ -120,7 +121,7 @@ def sample(path, fps, size):
 
 def _read(path):
     if path.read_bytes()[:6] == b"broken":
-        raise FilmError(f"{str(path)!r} is no film: copy it again")
+        raise FilmError(f"{str(path)!r} is not a film: copy it again")
     return np.load(path, allow_pickle=False)
 
 
@@ -128,7 +129,7 @@ VIDEO = VideoFunctions(find, probe, sample)
 
 
 def beside(path, video=None):
-    """The cues of a file, which is JSON here."""
+    """Return the cues of a file, which is JSON here."""
     try:
         return [tuple(cue) for cue in json.loads(path.read_text())]
     except ValueError:
@@ -136,16 +137,16 @@ def beside(path, video=None):
 
 
 def inside(path):
-    """The cues in a film: only in some."""
+    """Return the cues in a film: only c.film has any."""
     return [(0, 2, "recorded inside")] if path.name == "c.film" else []
 
 
-TOLD = VIDEO._replace(texts=SubtitleReader(frozenset({".srt"}), inside, beside))
-"""Reads subtitles too."""
+SUBTITLED = VIDEO._replace(texts=SubtitleReader(frozenset({".srt"}), inside, beside))
+"""The functions of `VIDEO`, and those that read subtitles."""
 
 
 def film(path, colours):
-    """Writes a film of these colours, words or numbers."""
+    """Write a film of these colours, words or numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [COLOURS[colour] if isinstance(colour, str) else colour for colour in colours]
     with path.open("wb") as file:
@@ -154,7 +155,7 @@ def film(path, colours):
 
 
 def random_film(path, frames, seed=0):
-    """Writes a film whose colour changes every few frames, by chance."""
+    """Write a film whose colour changes every few frames, by chance."""
     rng = np.random.default_rng(seed)
     scene = np.cumsum(rng.random(frames) < 0.2)
     base = rng.integers(30, 220, size=(frames + 1, 3))[scene]
@@ -162,7 +163,7 @@ def random_film(path, frames, seed=0):
 
 
 def folder(path):
-    """A folder of three films, one in a folder below."""
+    """Write three films, one of them in a folder below; return the folder."""
     film(path / "a.film", ["black"] * 5 + ["red"] * 3 + ["black"] * 6 + ["red"] * 2)
     film(path / "b.film", ["green"] * 20)
     film(path / "trips" / "c.film", ["black"] * 10 + ["blue"] * 4 + ["black"] * 4)
@@ -170,7 +171,7 @@ def folder(path):
 
 
 def varied_folder(path):
-    """A folder of 18 films, some equal to the last bit, of dates that no two share."""
+    """Write 18 films of different dates, some of them equal; return the folder."""
     folder(path)
     for i in range(12):
         random_film(path / f"f{i % 3}" / f"{i}.film", 8 + 5 * i, seed=i)
@@ -182,31 +183,31 @@ def varied_folder(path):
 
 
 def create(directory, root, **options):
-    """A new index of a folder, without videos."""
+    """Create an index of a folder, without videos."""
     return Index.create(directory, root, Encoder(), **options)
 
 
 def fill(index, encoder=None, **options):
-    """Brings an index up to date in this process; returns the report and the printed lines."""
+    """Update an index in this process; return the report and the printed lines."""
     lines = []
     options = {"workers": 0, "video": VIDEO, "report": lines.append, **options}
     return index_folder(index, encoder or Encoder(), **options), lines
 
 
 def indexed(directory, root):
-    """The index of a folder, complete."""
+    """Return the complete index of a folder."""
     index = create(directory, root)
     fill(index)
     return index
 
 
 def opened(index, **options):
-    """The library of an index; options as `search.open` has them."""
+    """Open the library of an index; options as for `search.open`."""
     return search.open(index.directory, **{"encoder": Encoder(), **options})
 
 
 def everything(directory):
-    """The bytes of every file of a directory and below, by its path in it."""
+    """Return the bytes of each file below a directory by its relative path."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in directory.rglob("*")
@@ -215,7 +216,7 @@ def everything(directory):
 
 
 def vectors(index):
-    """The vectors of every content, whole, as bytes; paths and dates are not compared."""
+    """Return the times and vectors of each content as bytes."""
     bytes_by_content = {}
     for content in index.contents():
         arrays = index.read(content)
@@ -223,15 +224,30 @@ def vectors(index):
     return bytes_by_content
 
 
-def flip(path, place):
-    """Flip a bit of a file."""
-    path.write_bytes(flipped(path.read_bytes(), place))
+def recognise(recogniser, path):
+    """Recognise the text of a file; return the outcome."""
+    steps = recogniser.recognise(path, None)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
 
 
-def flipped(content, place):
+def fail_on_full_disk(file, data, offset):
+    """Fail as `os.pwrite` does on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def flip(path, offset):
+    """Flip a bit of a file at an offset."""
+    path.write_bytes(flipped(path.read_bytes(), offset))
+
+
+def flipped(content, offset):
     """Return bytes with one bit flipped."""
-    place %= len(content)
-    return content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+    offset %= len(content)
+    return content[:offset] + bytes([content[offset] ^ 4]) + content[offset + 1 :]
 
 
 def damage(index, video, suffix="f16"):

@@ -96,10 +96,10 @@ def archive(seed):
         lines.sort()
     for i, story in enumerate(stories):
         kind = ("copied", "visual and spoken", "visual")[(i >= COPIED) + (i >= COPIED + NARRATED)]
-        also = {"also": [copies[story.name]]} if story.name in copies else {}
+        duplicates = {"also": [copies[story.name]]} if story.name in copies else {}
         for scene in active_scenes(story):
             span = {"start": scene.start, "end": scene.end}
-            target = {"video": story.name, "sentence": scene.sentence, **span, **also}
+            target = {"video": story.name, "sentence": scene.sentence, **span, **duplicates}
             queries.append({"kind": kind, **target})
             if scene.action in OPPOSITE:
                 opposite = scenes.sentences(OPPOSITE[scene.action], scene.things)[0]

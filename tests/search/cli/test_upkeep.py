@@ -29,9 +29,9 @@ def test_status_lists_failures_with_reasons(ask, films):
     (films / "bad\nname.film").write_bytes(b"broken")
     done = ask("index", films)
     assert done.status == 0 and "1 failed" in done.out
-    assert len(done.errors) == 1 and "is no film" in done.errors[0]
+    assert len(done.errors) == 1 and "is not a film" in done.errors[0]
     out = ask("status").out
-    assert "videos    3, 0:54 long" in out and "failed    1" in out and "is no film" in out
+    assert "videos    3, 0:54 long" in out and "failed    1" in out and "is not a film" in out
     status = json.loads(ask("status", "--json").out)
     assert status["videos"] == 3 and status["failures"][0]["video"] == "bad\nname.film"
     retried = ask("index", films, "--retry")

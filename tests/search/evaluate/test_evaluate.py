@@ -213,7 +213,7 @@ def test_error_rates_equal_leaving_out_each_video():
 def test_by_kind_reports_each_signal(tmp_path, films):
     (films / "b.en.srt").write_text('[[2, 4, "a lighthouse keeper"]]')
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     library = archive.opened(index, encoder=archive.Encoder(probable=True))
     captions = [
         Caption("a.film", "red", 5.0, 8.0, kind="pictured", duplicates=("b.film",)),

@@ -1,4 +1,4 @@
-"""A folder of everything that can be wrong with a video, through the command line."""
+"""Indexing of a folder with every kind of bad video, on the command line."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ NAMES = [
 """Names of good videos."""
 
 HDR = {"x265-params": "log-level=none:colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"}
-ODD = {  # good ones too
+ODD = {
     "interlaced.ts": ("libx264", {"options": {"x264-params": "interlaced=1:log=-1"}}),
     "hdr.mp4": ("libx265", {"pixels": "yuv420p10le", "options": HDR}),
     "odd dimensions.mkv": ("ffv1", {"paint": lambda _: np.zeros((47, 63, 3), np.uint8)}),
@@ -36,28 +36,29 @@ ODD = {  # good ones too
     "no timestamps.h264": ("libx264", {}),
     "one frame.mp4": ("libx264", {"frames": 1}),
 }
+"""Good videos with unusual properties."""
 
 UNLISTED = {"song with a cover", "folder", "not there"} | {
     kind for kind in videos.PLAYLISTS if kind.endswith("by its suffix")
 }
-"""Kinds of `videos.REFUSED` that are no videos in a folder: no line names them."""
+"""Kinds of `videos.REFUSED` that a scan of a folder ignores."""
 
 IN_A_FOLDER = {
     "pipe": "is a pipe, socket or device",
     "dangling link": "is a link to a missing file",
 }
-"""Reasons that are others than of the file alone: it is not opened."""
+"""Reasons that differ in a folder, where the file is not opened."""
 
 
 def coloured(path, colours):
-    """A video of a second of each colour."""
-    seconds = [np.full((48, 64, 3), archive.COLOURS[one], np.uint8) for one in colours]
+    """Write a video with a second of each colour."""
+    seconds = [np.full((48, 64, 3), archive.COLOURS[colour], np.uint8) for colour in colours]
     return videos.write(path, frames=12 * len(colours), paint=lambda k: seconds[k // 12])
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """The folder; what is told of each file that fails, and of each that is used in part."""
+    """A folder, with the expected lines for files that fail and for those used in part."""
     root = tmp_path / "videos"
     failed, warned = {}, {}
     for kind, (make, *_, reason) in [*videos.REFUSED.items(), *videos.USED.items()]:
@@ -85,7 +86,7 @@ def folder(tmp_path):
     for name in ("forbidden.mp4", "vanishing.mp4", "growing.mp4"):
         shutil.copy(root / "good" / "red.mp4", root / name)
         with open(root / name, "ab") as file:
-            file.write(name.encode())  # a content of its own
+            file.write(name.encode())  # a content that no other file has
     failed["forbidden.mp4"] = "Permission denied"
     failed["vanishing.mp4"] = "is not there any more"
     failed["growing.mp4"] = "it changed while it was read"
@@ -95,7 +96,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def search(monkeypatch, capfd):
-    """Calls a command with the encoder of colours; its status, output and lines of complaint."""
+    """Return a function that runs a command; it returns the status, output and error lines."""
     fake = SimpleNamespace(load=lambda name, report: archive.Encoder())
     monkeypatch.setitem(sys.modules, "hlformer_jax.encoders.hub", fake)
 
@@ -108,24 +109,36 @@ def search(monkeypatch, capfd):
     return call
 
 
-def told(lines, expected):
-    """Takes the line of every file out of all lines, and returns the others."""
-    rest = list(lines)
-    for name, reason in expected.items():
-        shown = printable(name)
-        own = [line for line in rest if line.startswith(f"{shown}: ")]
-        assert len(own) == 1, (name, own, rest)
-        assert own[0].isprintable() and videos.says(own[0], reason), (own, reason)
-        rest.remove(own[0])
-    return rest
+def unexpected_lines(lines, reasons):
+    """Check that each file has one line with its reason; return the lines of no such file."""
+    remaining = list(lines)
+    for name, reason in reasons.items():
+        matching = [line for line in remaining if line.startswith(f"{printable(name)}: ")]
+        assert len(matching) == 1, (name, matching, remaining)
+        assert matching[0].isprintable() and videos.says(matching[0], reason), (matching, reason)
+        remaining.remove(matching[0])
+    return remaining
 
 
 @pytest.mark.slow  # dozens of videos, several times
-def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkeypatch, tmp_path):
+def test_each_bad_file_is_reported_and_good_files_are_found(folder, search, monkeypatch, tmp_path):
     root, directory = folder.root, tmp_path / "index"
-    index = lambda *more: search("index", root, f"--index={directory}", *more)
+
+    def index(*options):
+        return search("index", root, f"--index={directory}", *options)
+
+    def query(text):
+        options = ["--json", "--k=99", "--ranker=best_frame"]
+        return json.loads(search("query", text, f"--index={directory}", *options).out)
+
+    def paths(result):
+        return {result["video"], *result["copies"]}
+
+    def all_paths(results):
+        return {path for result in results for path in paths(result)}
+
     with monkeypatch.context() as disk:
-        disk.setattr(os, "pwrite", full)
+        disk.setattr(os, "pwrite", archive.fail_on_full_disk)
         stopped = index("--workers=0")
     assert stopped.status == 1
     assert stopped.lines[-1] == (
@@ -139,12 +152,12 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
                 file.write(b"more")
 
     def disturbed(path, pulse):
-        found = digest(path)
+        content = digest(path)
         if path.name == "vanishing.mp4":
             path.unlink()
-        if path.name == "forbidden.mp4":  # which nothing is to root
+        if path.name == "forbidden.mp4":  # the superuser may read any file
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return found
+        return content
 
     digest = extract.digest
     monkeypatch.setattr(extract, "digest", disturbed)
@@ -156,44 +169,36 @@ def test_every_bad_file_is_one_line_and_the_rest_is_found(folder, search, monkey
         done.set()
         recorder.join()
     assert first.status == 0
-    assert not told(first.lines, {**folder.failed, **folder.warned})
+    assert not unexpected_lines(first.lines, {**folder.failed, **folder.warned})
 
     status = json.loads(search("status", f"--index={directory}", "--json").out)
-    listed = {one["video"]: one["reason"] for one in status["failures"]}
+    listed = {failure["video"]: failure["reason"] for failure in status["failures"]}
     assert listed.keys() == folder.failed.keys()
     assert all(videos.says(listed[name], reason) for name, reason in folder.failed.items())
     printed = search("status", f"--index={directory}").out.splitlines()
     assert sum(line.startswith("  failed: ") for line in printed) == len(listed)
 
-    hits = lambda text: json.loads(
-        search("query", text, f"--index={directory}", "--json", "--k=99", "--ranker=best_frame").out
-    )
-    paths = lambda hit: {hit["video"], *hit["copies"]}
-    every = lambda found: {path for hit in found for path in paths(hit)}
-    red, blue = hits("red"), hits("blue")
-    assert len(every(red)) == len(every(blue)) == status["videos"]
+    red, blue = query("red"), query("blue")
+    assert len(all_paths(red)) == len(all_paths(blue)) == status["videos"]
     assert paths(red[0]) == {"good/red.mp4", "wrong suffix.doc"}
     assert paths(blue[0]) == {"good/blue.mp4", *map(legible, NAMES)}
-    for hit, start in ((red[0], 1), (blue[0], 2)):
-        assert hit["score"] > 0.98 and len(hit["moments"]) == 1
-        assert hit["moments"][0]["start"] == pytest.approx(start, abs=1e-3)
-        assert hit["moments"][0]["end"] == pytest.approx(start + 1, abs=1e-2)
-    assert every(red) >= {f"good/{name}" for name in ODD}
+    for result, start in ((red[0], 1), (blue[0], 2)):
+        assert result["score"] > 0.98
+        [moment] = result["moments"]
+        assert moment["start"] == pytest.approx(start, abs=1e-3)
+        assert moment["end"] == pytest.approx(start + 1, abs=1e-2)
+    assert all_paths(red) >= {f"good/{name}" for name in ODD}
 
-    again = index("--workers=0", "--retry")
-    assert again.status == 0
-    # One has gone, and the one that grew is whole now.
-    still = {k: v for k, v in folder.failed.items() if k not in {"vanishing.mp4", "growing.mp4"}}
-    assert not told(again.lines, still)
+    second = index("--workers=0", "--retry")
+    assert second.status == 0
+    reasons = dict(folder.failed)
+    del reasons["vanishing.mp4"], reasons["growing.mp4"]  # missing now, and complete now
+    assert not unexpected_lines(second.lines, reasons)
     assert (
-        f"1 indexed, {status['videos']} unchanged, 1 missing (failed before), {len(still)} failed"
-        in again.out
+        f"1 indexed, {status['videos']} unchanged, 1 missing (failed before), {len(reasons)} failed"
+        in second.out
     )
     last = index("--workers=0")
-    assert last.status == 0 and not told(last.lines, {})
-    assert f"{len(still)} failed before (retry tries them again)" in last.out
+    assert last.status == 0 and last.lines == []
+    assert f"{len(reasons)} failed before (retry tries them again)" in last.out
     assert search("verify", f"--index={directory}").status == 0
-
-
-def full(file, data, offset):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Damaged rows of a database without checksum: they are named, and the copy is used instead."""
+"""Damaged rows of a database without a valid checksum: the copy replaces them."""
 
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ def index(tmp_path, films):
     (films / "b.srt").write_text('[[0, 1, "beside b"]]')
     (films / "a.srt").write_text("broken")
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     content = index.videos["a.film"].content
     transcript = transcripts.load(index, content)
     transcript.recognised["speech"] = {"by": "a model", "cues": [(4.0, 6.0, "ahoy")]}
@@ -60,7 +60,7 @@ def damage(index, statement, name=DATABASE):
 
 
 def read(index):
-    """Everything that an index tells."""
+    """Return all that an index holds."""
     contents = index.contents()
     return {
         "counts": index.frames(list(index.records())).counts.tolist(),
@@ -79,19 +79,19 @@ def read(index):
 def test_copy_replaces_database_with_a_damaged_row(index, statement, capsys):
     expected = read(index)
     damage(index, statement)
-    again = Index.open(index.directory)
-    assert read(again) == expected
-    [note] = again.notes
+    reopened = Index.open(index.directory)
+    assert read(reopened) == expected
+    [note] = reopened.notes
     assert f"{DATABASE} is damaged" in note and "its copy of 2" in note and "\n" not in note
     assert "repeat later transcriptions" in note
     if "partial" not in statement:
         assert main(["verify", f"--index={index.directory}"]) == 1
         assert f"{DATABASE} is damaged" in capsys.readouterr().out
     encoder = archive.Encoder()
-    archive.fill(again, encoder, video=archive.TOLD)
-    assert encoder.seen == 0 and read(again) == expected
-    again = Index.open(index.directory)
-    assert again.notes == [] and again.verify() == {} and read(again) == expected
+    archive.fill(reopened, encoder, video=archive.SUBTITLED)
+    assert encoder.seen == 0 and read(reopened) == expected
+    reopened = Index.open(index.directory)
+    assert reopened.notes == [] and reopened.verify() == {} and read(reopened) == expected
 
 
 def test_open_index_uses_the_copy_if_a_record_is_damaged(index):
@@ -101,7 +101,7 @@ def test_open_index_uses_the_copy_if_a_record_is_damaged(index):
     assert read(index) == expected and list(index.verify()) == [DATABASE]
 
 
-def test_open_index_uses_the_copy_if_a_damaged_database_replaces_its_own(index):
+def test_open_index_uses_the_copy_if_its_database_is_replaced(index):
     expected, path = read(index), index.directory / DATABASE
     content = path.read_bytes()
     path.rename(path.with_suffix(".old"))
@@ -114,16 +114,16 @@ def test_change_of_contradictory_rows_is_one_line(index, capsys):
     """Earlier versions stored the checksum of damage that came after a kill."""
     path = index.directory / DATABASE
     content = path.read_bytes()
-    place = content.rindex(b"b.film" + index.videos["b.film"].id.encode())  # in the table
-    content = content[:place] + b"c" + content[place + 1 :]
+    offset = content.rindex(b"b.film" + index.videos["b.film"].id.encode())  # in the table
+    content = content[:offset] + b"c" + content[offset + 1 :]
     entry = [index.state[1], hashlib.sha256(content).hexdigest()]
     path.write_bytes(content)
     (index.directory / COPY).write_bytes(content)
     database._write_sums(index.directory, {DATABASE: entry, COPY: entry})
-    again = Index.open(index.directory)
+    reopened = Index.open(index.directory)
     with pytest.raises(DamagedError, match=f"{DATABASE} is damaged .*UNIQUE.*backup, or") as error:
-        archive.fill(again, video=archive.TOLD)
-    assert "\n" not in str(error.value) and again.notes == []
+        archive.fill(reopened, video=archive.SUBTITLED)
+    assert "\n" not in str(error.value) and reopened.notes == []
     assert main(["verify", f"--index={index.directory}"]) == 1
-    shown = capsys.readouterr().out
-    assert f"{DATABASE} is damaged" in shown and f"{COPY} is damaged" in shown
+    output = capsys.readouterr().out
+    assert f"{DATABASE} is damaged" in output and f"{COPY} is damaged" in output

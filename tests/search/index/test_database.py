@@ -1,4 +1,4 @@
-"""The database of an index: damage is named and mended from the copy, other formats are refused."""
+"""The database of an index: repair of damage from the copy, and refusal of other formats."""
 
 import contextlib
 import errno
@@ -33,7 +33,7 @@ from hlformer_jax.search.index.directory import (
 )
 
 
-def hits(directory):
+def query_red(directory):
     library = search.open(directory, encoder=archive.Encoder())
     return [(hit.video, hit.id, hit.score) for hit in library.query("red", k=9)]
 
@@ -58,32 +58,32 @@ def tagged(index, films):
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_database_is_replaced_by_its_copy(tagged, films, damage):
+def test_damaged_database_is_replaced_by_its_copy(tagged, films, damage):
     path, expected = tagged.directory / DATABASE, Index.open(tagged.directory)
-    ranked, whole = hits(tagged.directory), path.read_bytes()
+    ranked, content = query_red(tagged.directory), path.read_bytes()
     damage(path)
-    again = Index.open(tagged.directory)
-    assert again.videos == expected.videos and hits(tagged.directory) == ranked
-    [note] = again.notes
+    reopened = Index.open(tagged.directory)
+    assert reopened.videos == expected.videos and query_red(tagged.directory) == ranked
+    [note] = reopened.notes
     assert f"{DATABASE} is" in note and "its copy of 2" in note and "\n" not in note
     assert note in archive.opened(tagged).query("red").warnings
-    assert list(again.verify()) == [DATABASE]
+    assert list(reopened.verify()) == [DATABASE]
     encoder = archive.Encoder()
-    archive.fill(again, encoder)
-    assert encoder.seen == 0 and again.notes == []
-    again = Index.open(tagged.directory)
-    assert again.notes == [] and again.verify() == {} and path.read_bytes() == whole
-    assert again.videos == expected.videos and again.tags == expected.tags
-    assert set(again.excluded) == {"b.film"}
+    archive.fill(reopened, encoder)
+    assert encoder.seen == 0 and reopened.notes == []
+    reopened = Index.open(tagged.directory)
+    assert reopened.notes == [] and reopened.verify() == {} and path.read_bytes() == content
+    assert reopened.videos == expected.videos and reopened.tags == expected.tags
+    assert set(reopened.excluded) == {"b.film"}
 
 
 def test_every_flipped_bit_of_the_database_is_damage(index):
     path = index.directory / DATABASE
-    whole = path.read_bytes()
-    for place in range(0, len(whole), 1013):
-        archive.flip(path, place)
-        assert len(Index.open(index.directory).notes) == 1, place
-        path.write_bytes(whole)
+    content = path.read_bytes()
+    for offset in range(0, len(content), 1013):
+        archive.flip(path, offset)
+        assert len(Index.open(index.directory).notes) == 1, offset
+        path.write_bytes(content)
     assert Index.open(index.directory).notes == []
 
 
@@ -101,13 +101,13 @@ def test_index_without_database_and_copy_is_rebuilt(index, films, capsys):
     damaged = archive.everything(index.directory)
     for command in ("status", "verify"):
         assert main([command, f"--index={index.directory}"]) == 1
-        shown = capsys.readouterr()
-        assert f"{DATABASE} is damaged" in shown.out + shown.err
+        output = capsys.readouterr()
+        assert f"{DATABASE} is damaged" in output.out + output.err
     with pytest.raises(DamagedError, match=DATABASE):
         Index.open(index.directory)
     assert archive.everything(index.directory) == damaged
-    again = archive.create(index.directory, films)
-    assert archive.fill(again)[0].indexed == 3 and archive.vectors(again) == before
+    rebuilt = archive.create(index.directory, films)
+    assert archive.fill(rebuilt)[0].indexed == 3 and archive.vectors(rebuilt) == before
     assert (index.directory / DAMAGED).read_bytes() == b"x" * 5000
 
 
@@ -137,7 +137,7 @@ def test_complete_index_is_not_rebuilt(index, films):
     before = archive.everything(index.directory)
     with pytest.raises(SearchError, match="is an index: open it"):
         archive.create(index.directory, films)
-    (index.directory / DATABASE).unlink()  # its copy is whole
+    (index.directory / DATABASE).unlink()  # its copy is intact
     with pytest.raises(SearchError, match="is an index: open it"):
         archive.create(index.directory, films)
     archive.fill(Index.open(index.directory))
@@ -147,14 +147,14 @@ def test_complete_index_is_not_rebuilt(index, films):
 @pytest.mark.parametrize("damage", ["empty", "a flipped bit", "missing"])
 def test_damaged_checksums_are_named_and_rewritten(index, damage):
     DAMAGES[damage](index.directory / SUMS)
-    again = Index.open(index.directory)
-    [note] = again.notes
+    reopened = Index.open(index.directory)
+    [note] = reopened.notes
     state = "missing" if damage == "missing" else "damaged"
     assert f"index.sums is {state}" in note and "\n" not in note
     assert note in archive.opened(index).query("red").warnings
-    assert list(again.verify()) == [SUMS] and len(again.videos) == 3
-    archive.fill(again)
-    assert again.notes == [] and again.verify() == {} == Index.open(index.directory).verify()
+    assert list(reopened.verify()) == [SUMS] and len(reopened.videos) == 3
+    archive.fill(reopened)
+    assert reopened.notes == [] and reopened.verify() == {} == Index.open(index.directory).verify()
     with index.writing() as writer:
         writer.tag(["a.film"], ["x"])
     archive.flip(index.directory / DATABASE, 5000)
@@ -166,24 +166,24 @@ def test_unreadable_checksums_are_named_and_the_copy_stays(index):
     content, copied = sums.read_bytes(), copy.read_bytes()
     sums.unlink()
     sums.symlink_to("/proc/self/mem")  # reading its first byte is an I/O error
-    again = Index.open(index.directory)
-    [note] = again.notes
+    reopened = Index.open(index.directory)
+    [note] = reopened.notes
     assert f"{SUMS} cannot be read (Input/output error)" in note and "\n" not in note
-    assert list(again.verify()) == [SUMS]
-    with again.writing() as writer:
+    assert list(reopened.verify()) == [SUMS]
+    with reopened.writing() as writer:
         writer.tag(["a.film"], ["kept"])
-    archive.fill(again)
+    archive.fill(reopened)
     assert copy.read_bytes() == copied  # the database that would replace it is not verified
-    assert again.notes == [note]
+    assert reopened.notes == [note]
     sums.unlink()
     sums.write_bytes(content)
-    archive.fill(again)
-    assert again.notes == [] and again.verify() == {} and copy.read_bytes() != copied
+    archive.fill(reopened)
+    assert reopened.notes == [] and reopened.verify() == {} and copy.read_bytes() != copied
     (index.directory / DATABASE).unlink()
     assert len(Index.open(index.directory).tags) == 1
 
 
-def test_an_unreadable_mark_is_not_a_missing_one(index, tmp_path):
+def test_unreadable_mark_is_not_a_missing_one(index, tmp_path):
     (index.directory / MARK).unlink()
     (index.directory / MARK).symlink_to("/proc/self/mem")
     with pytest.raises(UnreadableError, match=f"{MARK} cannot be read"):
@@ -196,24 +196,24 @@ def test_an_unreadable_mark_is_not_a_missing_one(index, tmp_path):
         archive.create(index.directory, index.root)
 
 
-def test_a_database_that_cannot_be_examined_is_not_replaced(index):
+def test_database_that_cannot_be_examined_is_not_replaced(index):
     library, path = Index.open(index.directory), index.directory / DATABASE
     path.unlink()
-    path.symlink_to(DATABASE)  # a link in a circle
+    path.symlink_to(DATABASE)  # a link to itself
     before = sorted(os.listdir(index.directory))
     with pytest.raises(UnreadableError, match=f"{DATABASE} cannot be read"):
         library.remove(["a.film"])
     assert sorted(os.listdir(index.directory)) == before
 
 
-def test_a_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
+def test_change_whose_checksum_was_not_written_is_kept(index, monkeypatch):
     monkeypatch.setattr(database.Database, "finish", lambda self: None)  # as after a kill
     with index.writing() as writer:
         writer.tag(["a.film"], ["kept"])
     monkeypatch.undo()
-    again = Index.open(index.directory)
-    assert again.notes == [] and len(again.tags) == 1
-    archive.fill(again)
+    reopened = Index.open(index.directory)
+    assert reopened.notes == [] and len(reopened.tags) == 1
+    archive.fill(reopened)
     (index.directory / DATABASE).unlink()
     assert len(Index.open(index.directory).tags) == 1
 
@@ -255,10 +255,10 @@ def test_missing_mark_is_accepted_foreign_database_refused(index, films, tmp_pat
     assert len(Index.open(index.directory).videos) == 3
     shutil.copytree(index.directory, tmp_path / "site")
     (tmp_path / "site" / COPY).unlink()
-    with sqlite3.connect(tmp_path / "theirs.db") as theirs:
-        theirs.execute("CREATE TABLE pages (text)")
-    theirs.close()
-    os.replace(tmp_path / "theirs.db", tmp_path / "site" / DATABASE)
+    with sqlite3.connect(tmp_path / "foreign.db") as connection:
+        connection.execute("CREATE TABLE pages (text)")
+    connection.close()
+    os.replace(tmp_path / "foreign.db", tmp_path / "site" / DATABASE)
     before = archive.everything(tmp_path / "site")
     with pytest.raises(DamagedError, match="another program"):
         Index.open(tmp_path / "site")
@@ -282,7 +282,7 @@ def test_older_format_is_refused_and_left_unchanged(tmp_path, films):
     assert archive.everything(older) == before
 
 
-def test_a_newer_format_is_refused(index, monkeypatch):
+def test_newer_format_is_refused(index, monkeypatch):
     monkeypatch.setattr(database, "FORMAT", database.FORMAT - 1)
     before = archive.everything(index.directory)
     with pytest.raises(SearchError, match="update hlformer-jax"):
@@ -290,18 +290,18 @@ def test_a_newer_format_is_refused(index, monkeypatch):
     assert archive.everything(index.directory) == before
 
 
-def test_an_index_of_this_format_is_migrated_by_a_newer_version(index, monkeypatch):
+def test_index_of_this_format_is_migrated_by_a_newer_version(index, monkeypatch):
     def add_column(connection):
         connection.execute("ALTER TABLE roots ADD COLUMN note TEXT NOT NULL DEFAULT 'new'")
 
     monkeypatch.setattr(database, "FORMAT", database.FORMAT + 1)
     monkeypatch.setitem(database.MIGRATIONS, database.FORMAT - 1, add_column)
     for _ in range(2):
-        again = Index.open(index.directory)
-        assert again.notes == [] and len(again.videos) == 3
-        assert again._database.select("SELECT note FROM roots") == [("new",)]
-    archive.fill(again)
-    assert again.verify() == {}
+        reopened = Index.open(index.directory)
+        assert reopened.notes == [] and len(reopened.videos) == 3
+        assert reopened._database.select("SELECT note FROM roots") == [("new",)]
+    archive.fill(reopened)
+    assert reopened.verify() == {}
 
 
 READER = """
@@ -311,7 +311,7 @@ for _ in range(40):
     index = Index.open(pathlib.Path(sys.argv[1]))
     assert index.notes == [], index.notes
     tags = index.tags.values()
-    assert len({len(own) for own in tags}) <= 1, tags
+    assert len({len(names) for names in tags}) <= 1, tags
 """
 
 
@@ -351,19 +351,19 @@ def test_change_does_not_fail_if_a_run_begins_while_it_is_copied(index, monkeypa
 
 
 def test_copied_index_and_moved_root_keep_their_identity(index, films, tmp_path):
-    ranked = hits(index.directory)
+    ranked = query_red(index.directory)
     shutil.copytree(index.directory, tmp_path / "elsewhere")
     shutil.rmtree(index.directory)
-    assert hits(tmp_path / "elsewhere") == ranked
+    assert query_red(tmp_path / "elsewhere") == ranked
     films.rename(tmp_path / "moved")
-    again = Index.open(tmp_path / "elsewhere")
-    with again.writing() as writer:
+    reopened = Index.open(tmp_path / "elsewhere")
+    with reopened.writing() as writer:
         writer.move_root("", tmp_path / "moved")
-    report, _ = archive.fill(again)
-    assert report.unchanged == 3 and hits(tmp_path / "elsewhere") == ranked
+    report, _ = archive.fill(reopened)
+    assert report.unchanged == 3 and query_red(tmp_path / "elsewhere") == ranked
 
 
-def test_a_full_database_is_one_line_and_changes_nothing(index):
+def test_full_database_is_one_line_and_changes_nothing(index):
     before = archive.everything(index.directory)
     index._database.select(
         f"PRAGMA max_page_count = {index._database.select('PRAGMA page_count')[0][0]}"
@@ -375,7 +375,7 @@ def test_a_full_database_is_one_line_and_changes_nothing(index):
 
 @pytest.fixture
 def copies_fail(monkeypatch):
-    """The disk is full whenever the database is copied."""
+    """Let the disk be full whenever the database is copied."""
     write = files.write_bytes
 
     def fail(path, content):
@@ -434,19 +434,19 @@ def test_disk_without_room_for_a_journal_is_full(index, monkeypatch):
 
 def test_read_only_index_is_searched(index, read_only):
     before = archive.everything(index.directory)
-    assert len(hits(index.directory)) == 3
+    assert len(query_red(index.directory)) == 3
     with pytest.raises(SearchError, match="read-only: make it writable"):
         Index.open(index.directory).remove(["a.film"])
     assert archive.everything(index.directory) == before
 
 
 def test_forbidden_lock_is_not_called_a_read_only_disk(index, monkeypatch):
-    opening = os.open
+    os_open = os.open
 
     def forbidden(path, *flags, **options):
         if Path(path).name == ".lock":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return opening(path, *flags, **options)
+        return os_open(path, *flags, **options)
 
     monkeypatch.setattr(os, "open", forbidden)
     with pytest.raises(SearchError, match=r"\.lock may not be read or written by this user"):
@@ -463,23 +463,23 @@ def test_forbidden_directory_is_not_called_a_read_only_disk(index, read_only, na
 
 @pytest.mark.parametrize("suffix", ["f16", "times", "i8", "bounds"])
 def test_forbidden_embeddings_are_named_or_computed_again(index, suffix, large, monkeypatch):
-    ranked, mapping = hits(index.directory), np.memmap
+    ranked, mapping = query_red(index.directory), np.memmap
 
     def forbidden(path, *options, **more):
         if path.suffix == f".{suffix}":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return mapping(path, *options, **more)
 
-    opening = os.open
+    os_open = os.open
     monkeypatch.setattr(np, "memmap", forbidden)
     monkeypatch.setattr(
         os, "open", lambda path, *flags, **more: forbidden(path, *flags, **more)
-        if Path(path).suffix == f".{suffix}" else opening(path, *flags, **more),
+        if Path(path).suffix == f".{suffix}" else os_open(path, *flags, **more),
     )  # fmt: skip
     if suffix in ("i8", "bounds"):
-        assert hits(index.directory) == ranked
+        assert query_red(index.directory) == ranked
         return
     advice = "check the disk and the rights"
     with pytest.raises(UnreadableError, match=rf"\.{suffix} cannot be read .*{advice}"):
-        hits(index.directory)
+        query_red(index.directory)
     assert all(advice in line for line in index.verify().values())

@@ -1,4 +1,4 @@
-"""The index on the disk: what is written is read, damage is named, a second writer kept out."""
+"""The index on the disk: what it stores, which folders it refuses, and concurrent writers."""
 
 import os
 import subprocess
@@ -19,33 +19,33 @@ from hlformer_jax.search.index.directory import COPY, DATABASE, MARK
 from hlformer_jax.search.index.records import EncoderFacts
 
 
-def test_an_index_that_is_opened_again_has_what_was_written(index):
-    again = Index.open(index.directory)
-    assert again.videos == index.videos and again.encoder == index.encoder
-    assert [entry.video for entry in again.entries()] == ["a.film", "b.film", "trips/c.film"]
-    entry = again.entries()[2]
+def test_reopened_index_has_what_was_written(index):
+    reopened = Index.open(index.directory)
+    assert reopened.videos == index.videos and reopened.encoder == index.encoder
+    assert [entry.video for entry in reopened.entries()] == ["a.film", "b.film", "trips/c.film"]
+    entry = reopened.entries()[2]
     assert (entry.folder, entry.frames, entry.duration, entry.state) == ("trips", 18, 18, "indexed")
     assert entry.path.is_file() and len(entry.id) == 16
-    content = again.videos["a.film"].content
-    found = again.read(content)
-    assert content[:16] == again.entries()[0].id
-    assert found.vectors.dtype == np.float16
+    content = reopened.videos["a.film"].content
+    arrays = reopened.read(content)
+    assert content[:16] == reopened.entries()[0].id
+    assert arrays.vectors.dtype == np.float16
     colours = np.load(entry.path.parents[1] / "a.film").astype(float)
-    cosines = np.sum(found.vectors * archive.embed(colours), axis=-1)
+    cosines = np.sum(arrays.vectors * archive.embed(colours), axis=-1)
     np.testing.assert_allclose(cosines, 1, atol=2e-3)
 
 
 def test_foreign_directory_is_refused_and_unchanged(tmp_path, films):
-    for where in (tmp_path / "project", films):
+    for directory in (tmp_path / "project", films):
         for name in [*archive.FOREIGN, DATABASE]:
-            (where / name).parent.mkdir(parents=True, exist_ok=True)
-            (where / name).write_bytes(b"{}")
-        before = archive.everything(where)
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_bytes(b"{}")
+        before = archive.everything(directory)
         with pytest.raises(SearchError, match="another index"):
-            archive.create(where, films)
+            archive.create(directory, films)
         with pytest.raises(SearchError, match="damaged"):
-            Index.open(where)
-        assert archive.everything(where) == before
+            Index.open(directory)
+        assert archive.everything(directory) == before
 
 
 def test_unfinished_creation_counts_as_an_empty_directory(tmp_path, films):
@@ -61,7 +61,7 @@ def test_unfinished_creation_counts_as_an_empty_directory(tmp_path, films):
 @pytest.mark.parametrize(
     ("field", "value"), [("fingerprint", "9" * 64), ("preprocessing", "9"), ("width", 99)]
 )
-def test_another_encoder_is_refused_before_anything_is_decoded(index, films, field, value):
+def test_another_encoder_is_refused_before_decoding(index, films, field, value):
     archive.film(films / "new.film", ["red"])
     encoder = archive.Encoder()
     setattr(encoder, field, value)
@@ -70,7 +70,7 @@ def test_another_encoder_is_refused_before_anything_is_decoded(index, films, fie
     assert encoder.seen == 0
 
 
-def test_encoders_of_one_name_are_told_apart_by_their_place(tmp_path, films):
+def test_encoder_of_the_same_name_is_refused_with_its_place(tmp_path, films):
     place = "/encoders/old/colours"
     index = archive.create(tmp_path / "index", films, places=(place,))
     with pytest.raises(SearchError) as refused:
@@ -104,32 +104,32 @@ def test_second_run_is_refused_and_short_changes_wait(index):
         assert index.record("a.film") is None
         with index.writing() as writer:
             writer.tag(["b.film"], ["kept"])
-            other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
             time.sleep(0.5)
-            assert other.poll() is None
+            assert process.poll() is None
             assert "b.film" in Index.open(index.directory).videos  # a reader does not wait
             assert Index.open(index.directory).tags == {}
-        assert other.wait(20) == 0
-        other.stdout.close()
-    again = Index.open(index.directory)
-    assert set(again.videos) == {"b.film", "trips/c.film"} and len(again.tags) == 1
-    assert again.verify() == {}
+        assert process.wait(20) == 0
+        process.stdout.close()
+    reopened = Index.open(index.directory)
+    assert set(reopened.videos) == {"b.film", "trips/c.film"} and len(reopened.tags) == 1
+    assert reopened.verify() == {}
 
 
 def test_change_waits_at_most_the_given_time(index):
-    other = Index.open(index.directory)
+    second_index = Index.open(index.directory)
     with index.writing() as writer:
         writer.drop("a.film")
-        with pytest.raises(LockedError, match="another process"), other.writing(wait=0.05):
+        with pytest.raises(LockedError, match="another process"), second_index.writing(wait=0.05):
             pass
-    with other.writing(wait=0.05) as writer:
+    with second_index.writing(wait=0.05) as writer:
         writer.drop("b.film")
     assert set(Index.open(index.directory).videos) == {"trips/c.film"}
 
 
 def test_full_disk_gives_one_line_and_keeps_the_file(index, tmp_path, monkeypatch):
     archive.film(index.root / "new.film", ["red"] * 4)
-    monkeypatch.setattr(os, "pwrite", _full)
+    monkeypatch.setattr(os, "pwrite", archive.fail_on_full_disk)
     with pytest.raises(SearchError, match="is full"):
         archive.fill(index)
     monkeypatch.undo()
@@ -139,13 +139,9 @@ def test_full_disk_gives_one_line_and_keeps_the_file(index, tmp_path, monkeypatc
     assert archive.fill(index)[0].indexed == 1
 
 
-def _full(file, data, offset):
-    raise OSError(28, "No space left on device")
-
-
 def test_leftovers_of_killed_writers_are_removed(index):
-    own = [COPY, f"texts/{'0' * 64}.vectors", f"packed/segments-{'0' * 32}.int8.npy"]
-    paths = [index.directory / name for name in own]
+    names = [COPY, f"texts/{'0' * 64}.vectors", f"packed/segments-{'0' * 32}.int8.npy"]
+    paths = [index.directory / name for name in names]
     part = ".hlformer-0123456789abcdef.part"
     drafts = [path.with_name(f".{path.name}{part}") for path in paths]
     for folder in ("packed", "texts"):
@@ -160,37 +156,44 @@ HUB = "google/siglip-base-patch16-224"
 
 
 @pytest.fixture
-def loaded(monkeypatch):
-    """The names by which encoders were loaded."""
+def loaded_names(monkeypatch):
+    """The names by which encoders are loaded during a test."""
     names = []
-    load = lambda name, report: names.append(name) or archive.Encoder()
+
+    def load(name, report):
+        names.append(name)
+        return archive.Encoder()
+
     monkeypatch.setitem(sys.modules, "hlformer_jax.encoders.hub", SimpleNamespace(load=load))
     return names
 
 
-def test_loaded_encoder_records_absolute_folder_or_hub_id(loaded, tmp_path, monkeypatch):
+def test_loaded_encoder_records_absolute_folder_or_hub_id(loaded_names, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     assert load_encoder("mine")[1] == (str(tmp_path / "mine"),)
     assert load_encoder(Path("mine"))[1] == (str(tmp_path / "mine"),)
     assert load_encoder(HUB)[1] == (HUB,)
-    assert loaded == ["mine", "mine", HUB]
+    assert loaded_names == ["mine", "mine", HUB]
 
 
-def test_first_existing_place_is_loaded_unless_one_is_given(loaded, tmp_path):
-    gone, here = tmp_path / "gone", tmp_path / "here"
-    here.mkdir()
-    facts = lambda *places: EncoderFacts.from_encoder(archive.Encoder(), tuple(map(str, places)))
-    for known, given, expected in (
-        (facts(gone, here, HUB), None, str(here)),
-        (facts(gone, HUB), None, HUB),
-        (facts(), None, "colours"),
-        (facts(gone), here, str(here)),
+def test_first_existing_place_is_loaded_unless_one_is_given(loaded_names, tmp_path):
+    missing, existing = tmp_path / "missing", tmp_path / "existing"
+    existing.mkdir()
+
+    def facts(*places):
+        return EncoderFacts.from_encoder(archive.Encoder(), tuple(map(str, places)))
+
+    for places, choice, expected in (
+        ((missing, existing, HUB), None, str(existing)),
+        ((missing, HUB), None, HUB),
+        ((), None, "colours"),
+        ((missing,), existing, str(existing)),
     ):
-        reload_encoder(known, given)
-        assert loaded.pop() == expected and not loaded
-    with pytest.raises(QueryError, match=f"{gone}.*encoder") as refused:
-        reload_encoder(facts(gone))
+        reload_encoder(facts(*places), choice)
+        assert loaded_names.pop() == expected and not loaded_names
+    with pytest.raises(QueryError, match=f"{missing}.*encoder") as refused:
+        reload_encoder(facts(missing))
     assert refused.value.field == "encoder"
     assert "--encoder" in refused.value.phrased({"encoder": "--encoder"})
 
@@ -202,28 +205,34 @@ def test_tags_survive_changes_of_their_videos(index, films):
         for wrong in ("", "a\0", "x" * 101):
             with pytest.raises(SearchError, match="not a tag"):
                 writer.tag(["a.film"], [wrong])
-    tags = lambda: {
-        one.video: one.tags for one in Index.open(index.directory).entries() if one.tags
-    }
-    given = {"a.film": ("Oma", "at the sea"), "b.film": ("OMA", "x")}
-    assert tags() == given
+
+    def tags():
+        entries = Index.open(index.directory).entries()
+        return {entry.video: entry.tags for entry in entries if entry.tags}
+
+    expected = {"a.film": ("Oma", "at the sea"), "b.film": ("OMA", "x")}
+    assert tags() == expected
     (films / "copy.film").write_bytes((films / "a.film").read_bytes())
     (films / "b.film").rename(films / "moved.film")
     archive.fill(index)
-    given = {"a.film": given["a.film"], "copy.film": given["a.film"], "moved.film": given["b.film"]}
-    assert tags() == given
+    expected = {
+        "a.film": expected["a.film"],
+        "copy.film": expected["a.film"],
+        "moved.film": expected["b.film"],
+    }
+    assert tags() == expected
     archive.film(films / "moved.film", ["white"] * 5)  # another content at the same path
     archive.fill(index)
-    assert tags() == given
+    assert tags() == expected
     with index.writing() as writer:
         writer.forget(["copy.film", "a.film"])
     archive.fill(index)
-    assert tags() == given
+    assert tags() == expected
     (index.directory / DATABASE).write_bytes(b"")
-    assert tags() == given
+    assert tags() == expected
     archive.fill(Index.open(index.directory))
-    assert tags() == given and Index.open(index.directory).verify() == {}
-    again = Index.open(index.directory)
-    with again.writing() as writer:
-        writer.tag(given, drop=["oma", "AT THE SEA", "x"])
+    assert tags() == expected and Index.open(index.directory).verify() == {}
+    reopened = Index.open(index.directory)
+    with reopened.writing() as writer:
+        writer.tag(expected, drop=["oma", "AT THE SEA", "x"])
     assert tags() == {}

@@ -1,4 +1,4 @@
-"""Rows of all videos: packed once, taken over, checked; rounded with a bound, and exact again."""
+"""Matrices of all rows: stored and verified files, quantised products and their error bounds."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.ingest.extract import default_workers
 
 
-def test_every_number_of_two_bytes_is_widened_exactly():
+def test_every_float16_is_widened_exactly():
     numbers = np.arange(2**16, dtype=np.uint16).view(np.float16)[:, None]
     numbers = numbers[np.isfinite(numbers)][:, None]
     target = np.empty(numbers.shape, np.float32)
@@ -29,9 +29,11 @@ def test_derived_matrix_is_computed_once_and_after_damage(path):
         calls.append(None)
         return rows
 
-    matrix = lambda: packed.load_or_compute(path, rows.shape, make)
+    def load():
+        return packed.load_or_compute(path, rows.shape, make)
+
     for _ in range(2):
-        np.testing.assert_array_equal(matrix(), rows)
+        np.testing.assert_array_equal(load(), rows)
     assert len(calls) == 1
     intact = path.read_bytes()
     replaced = io.BytesIO()
@@ -44,7 +46,7 @@ def test_derived_matrix_is_computed_once_and_after_damage(path):
     ), 2):  # fmt: skip
         path.unlink()
         path.write_bytes(content)
-        np.testing.assert_array_equal(matrix(), rows)
+        np.testing.assert_array_equal(load(), rows)
         assert len(calls) == number and path.read_bytes() == intact
 
 
@@ -59,8 +61,8 @@ def test_damage_of_any_block_is_detected_and_named(path, tmp_path):
     packed.load_or_compute(path, rows.shape, lambda: rows)
     assert packed.list_files(tmp_path) == [path] and packed.find_damaged(tmp_path) == {}
     content = path.read_bytes()
-    for place in [*range(128, len(content), 2511), len(content) - 1]:
-        path.write_bytes(content[:place] + bytes([content[place] ^ 32]) + content[place + 1 :])
+    for offset in [*range(128, len(content), 2511), len(content) - 1]:
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 32]) + content[offset + 1 :])
         assert list(packed.find_damaged(tmp_path)) == [path.name]
     swapped = np.random.default_rng(0).integers(0, 256, 3 * 4096).astype(np.uint8)
     digest = packed._digest(swapped)
@@ -115,7 +117,7 @@ WIDTH = 40
 
 
 def _rows(seed, count):
-    """Unit vectors, among them an even one, one of a single coordinate, none and a tiny one."""
+    """Return unit vectors; the first four are equal coordinates, an axis, zero and tiny."""
     rows = np.random.default_rng(seed).normal(size=(count, WIDTH))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows[:4] = 0.0
@@ -139,12 +141,12 @@ def test_error_in_a_thread_is_raised(large):
         packed.multiply(_rows(0, 100), _query(0)[:-1])
 
 
-def test_no_product_is_off_by_more_than_its_bound():
+def test_quantised_products_are_within_their_bound():
     rows = _rows(1, 2000)
     rounded = packed.quantise(rows)
     for seed in range(20):
         query = _query(seed)
-        if seed % 2:  # the worst query for one row: along what was rounded off
+        if seed % 2:  # the worst query for a row: along its rounding error
             rest = rows[seed] - rounded.values[seed] * rounded.scale[seed].astype(np.float64)
             query = (rest / np.linalg.norm(rest)).astype(np.float32) if rest.any() else query
         products, reach = packed.multiply_quantised(rounded, query)
@@ -172,11 +174,11 @@ def test_best_videos_agree_with_brute_force(count, monkeypatch):
         is_best = exact >= last
         np.testing.assert_allclose(best[is_best], exact[is_best], atol=1e-6)
         assert np.all(best[~is_best] <= exact[~is_best] + 1e-6) and np.all(best[~is_best] < last)
-        both = allowed[50:52] & allowed[2:4]
-        np.testing.assert_array_equal(best[50:52][both], best[2:4][both])
+        is_both_allowed = allowed[50:52] & allowed[2:4]
+        np.testing.assert_array_equal(best[50:52][is_both_allowed], best[2:4][is_both_allowed])
 
 
-def test_all_of_a_few_videos_are_scored_without_the_others():
+def test_few_allowed_videos_are_all_scored_exactly():
     rows = _rows(2, 3000)
     starts = np.arange(0, 3000, 50)
     allowed = np.isin(np.arange(len(starts)), [3, 40, 59])
@@ -208,7 +210,7 @@ def test_quantised_rows_are_stored_and_recomputed_if_missing(tmp_path):
             np.testing.assert_array_equal(array, expected)
 
 
-def test_matrix_whose_draft_a_run_deletes_is_not_stored_in_part(index):
+def test_matrix_with_a_deleted_draft_is_not_stored_in_part(index):
     def fill(matrix):
         matrix[:] = 1
         with Index.open(index.directory).running():

@@ -33,10 +33,10 @@ def indexes(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("repeats")
     films = still_films(folder / "films")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(embeddings.Repeats, "find", find)
-        wide = archive.indexed(folder / "wide", films)
-    return archive.indexed(folder / "index", films), wide
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embeddings.Repeats, "find", find)
+        full = archive.indexed(folder / "full", films)
+    return archive.indexed(folder / "index", films), full
 
 
 def row_count(index):
@@ -44,16 +44,16 @@ def row_count(index):
 
 
 def test_still_frames_save_rows_and_change_no_array(indexes):
-    index, wide = indexes
-    assert row_count(index) < row_count(wide) / 2
+    index, full = indexes
+    assert row_count(index) < row_count(full) / 2
     for content in index.contents():
-        ours, theirs = index.read(content), wide.read(content)
-        np.testing.assert_array_equal(ours.times, theirs.times)
-        np.testing.assert_array_equal(ours.vectors, theirs.vectors)
-    ours, theirs = index.summary(), wide.summary()
-    assert ours["frames"] == theirs["frames"] and theirs["still"] == 0
-    assert ours["still"] == ours["frames"] - row_count(index)
-    assert ours["bytes"] == index.embeddings.size(row_count(index))
+        arrays, expected = index.read(content), full.read(content)
+        np.testing.assert_array_equal(arrays.times, expected.times)
+        np.testing.assert_array_equal(arrays.vectors, expected.vectors)
+    summary, expected = index.summary(), full.summary()
+    assert summary["frames"] == expected["frames"] and expected["still"] == 0
+    assert summary["still"] == summary["frames"] - row_count(index)
+    assert summary["bytes"] == index.embeddings.size(row_count(index))
     assert index.verify() == {}
 
 
@@ -67,8 +67,8 @@ def test_rankers_count_each_frame(indexes, name):
         queries = np.stack([query, ranker.encode(archive.Encoder(), "blue")])
         products = [ranker.products(place, queries) for place in range(len(records))]
         scores.append((ranker.count, ranker.scores(query), ranker.sample(queries), *products))
-    for ours, theirs in zip(*scores, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    for shared, full in zip(*scores, strict=True):
+        np.testing.assert_allclose(shared, full, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -84,67 +84,69 @@ def test_rankers_count_each_frame(indexes, name):
     ids=["best", "top 3", "segments", "then", "not", "like"],
 )
 def test_queries_have_the_same_videos_moments_and_curves(indexes, ranker, query):
-    ours, theirs = (archive.opened(index, ranker=ranker).query(query) for index in indexes)
-    assert [result.video for result in ours] == [result.video for result in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-6)
-        np.testing.assert_array_equal(one.times, other.times)
-        np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-6)
-        assert [moment[:3] for moment in one.moments] == [moment[:3] for moment in other.moments]
+    results, expected = (archive.opened(index, ranker=ranker).query(query) for index in indexes)
+    assert [result.video for result in results] == [result.video for result in expected]
+    for result, unshared in zip(results, expected, strict=True):
+        assert result.score == pytest.approx(unshared.score, abs=1e-6)
+        np.testing.assert_array_equal(result.times, unshared.times)
+        np.testing.assert_allclose(result.scores, unshared.scores, rtol=0, atol=1e-6)
+        assert [moment[:3] for moment in result.moments] == [
+            moment[:3] for moment in unshared.moments
+        ]
 
 
-def test_rows_survive_compaction_and_are_dropped_with_their_content(tmp_path):
+def test_rows_survive_compaction_until_their_content_is_gone(tmp_path):
     index = archive.indexed(tmp_path / "index", still_films(tmp_path / "films"))
     before = {content: index.read(content) for content in index.contents()}
     archive.film(index.root / "0.film", ["red"] * 4)  # other content at the same path
     index.remove([name for name in index.videos if name in ("1.film", "2.film", "moving.film")])
     archive.fill(index)
-    again = Index.open(index.directory)
-    assert again.select("SELECT value FROM settings WHERE name = 'generation'") != [(1,)]
-    for content in set(before) & set(again.contents()):
-        np.testing.assert_array_equal(again.read(content).vectors, before[content].vectors)
-        np.testing.assert_array_equal(again.read(content).times, before[content].times)
-    contents = {content for [content] in again.select("SELECT content FROM repeats")}
-    assert contents <= set(again.contents()) and again.verify() == {}
+    reopened = Index.open(index.directory)
+    assert reopened.select("SELECT value FROM settings WHERE name = 'generation'") != [(1,)]
+    for content in set(before) & set(reopened.contents()):
+        np.testing.assert_array_equal(reopened.read(content).vectors, before[content].vectors)
+        np.testing.assert_array_equal(reopened.read(content).times, before[content].times)
+    contents = {content for [content] in reopened.select("SELECT content FROM repeats")}
+    assert contents <= set(reopened.contents()) and reopened.verify() == {}
 
 
 @pytest.fixture
-def older(tmp_path, monkeypatch):
-    """The directory of an index without videos, from before rows were shared."""
+def older_directory(tmp_path, monkeypatch):
+    """The directory of an index without videos, in the format before rows were shared."""
     films = still_films(tmp_path / "films")
-    facts = archive.create(tmp_path / "other", films)._database.setting("encoder")
+    facts = archive.create(tmp_path / "current", films)._database.setting("encoder")
     settings = {"encoder": facts, "fps": 1.0, "checkpoint": b""}
-    with monkeypatch.context() as patched:
-        patched.setattr(database, "FORMAT", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "FORMAT", 4)
         database.Database.create(tmp_path / "older", settings, films)
     return tmp_path / "older"
 
 
-def test_an_index_without_shared_rows_is_migrated(older):
-    index, encoder = Index.open(older), archive.Encoder()
+def test_index_without_shared_rows_is_migrated(older_directory):
+    index, encoder = Index.open(older_directory), archive.Encoder()
     archive.fill(index, encoder)
     frames = sum(record.frames for record in index.videos.values())
     assert index.every_frame and encoder.seen == frames
     assert index.summary()["still"] > 0  # equal embeddings share rows in every mode
-    assert archive.opened(Index.open(older)).query("red")
+    assert archive.opened(Index.open(older_directory)).query("red")
 
 
-def test_an_older_index_on_a_read_only_disk_is_read(older, read_only):
-    before = archive.everything(older)
-    index = Index.open(older)
+def test_older_index_on_a_read_only_disk_is_read(older_directory, read_only):
+    before = archive.everything(older_directory)
+    index = Index.open(older_directory)
     assert index.notes == [] and index.excluded == {} == index.videos
     with pytest.raises(SearchError, match="read-only: make it writable"), index.writing() as writer:
         writer.exclude("a.film", "")
-    assert archive.everything(older) == before
+    assert archive.everything(older_directory) == before
 
 
-def test_a_damaged_index_without_shared_rows_is_restored(older):
-    (older / "index.db").write_text("{")
-    index = Index.open(older)
+def test_damaged_index_without_shared_rows_is_restored(older_directory):
+    (older_directory / "index.db").write_text("{")
+    index = Index.open(older_directory)
     assert len(index.notes) == 1
     archive.fill(index)
-    again = Index.open(older)
-    assert not again.notes and len(again.videos) == 6 and again.verify() == {}
+    reopened = Index.open(older_directory)
+    assert not reopened.notes and len(reopened.videos) == 6 and reopened.verify() == {}
 
 
 def test_packed_times_and_counts_are_the_same_to_the_bit():

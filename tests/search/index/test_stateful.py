@@ -1,9 +1,9 @@
-"""Anything that happens to an archive and its index, in any order: three invariants.
+"""Random sequences of changes to an archive and its index keep three invariants.
 
 1. No file that the index did not write ever changes.
-2. After indexing, the hits are those of a fresh index of what is there.
-3. Nothing is encoded whose vectors are whole on the disk; and nothing that was indexed loses its
-   vectors but by damage, `remove`, `prune` or another content in its place.
+2. After indexing, the results equal the results of a fresh index of the same folder.
+3. No video is encoded whose vectors are intact on the disk; and an indexed video loses its vectors
+   only by damage, `remove`, `prune` or another content at its path.
 """
 
 import contextlib
@@ -32,26 +32,26 @@ names, contents, numbers = st.sampled_from(NAMES), st.sampled_from(CONTENTS), st
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The end of a process by a signal."""
 
 
 class Kill:
-    """From the n-th step of writing on, nothing is written any more: as after SIGKILL."""
+    """Lets each write from the n-th on fail, as after SIGKILL."""
 
     def __init__(self, patch, after):
-        self.left, self.dead, patch_ = after, False, patch.setattr
+        self.remaining, self.dead, patch_ = after, False, patch.setattr
         write, replace, unlink = Path.write_bytes, Path.replace, Path.unlink
 
-        def write_bytes(path, content):
+        def write_bytes(path, data):
             if self.dies():
                 if not self.dead:
-                    write(path, content[: len(content) // 2])
+                    write(path, data[: len(data) // 2])
                 self.end()
-            return write(path, content)
+            return write(path, data)
 
         def replacing(path, target):
             if self.dies():
-                if not self.dead and self.left % 2:
+                if not self.dead and self.remaining % 2:
                     replace(path, target)
                 self.end()
             return replace(path, target)
@@ -69,7 +69,7 @@ class Kill:
                 if kill.dead and statement == "ROLLBACK":  # as the next process does
                     return super().execute(statement, *values)
                 if changes and kill.dies():
-                    if not kill.dead and statement == "COMMIT" and kill.left % 2:
+                    if not kill.dead and statement == "COMMIT" and kill.remaining % 2:
                         super().execute(statement, *values)
                     kill.end()
                 return super().execute(statement, *values)
@@ -90,8 +90,8 @@ class Kill:
         patch_(Path, "unlink", unlinking)
 
     def dies(self):
-        self.left -= 1
-        return self.dead or self.left < 0
+        self.remaining -= 1
+        return self.dead or self.remaining < 0
 
     def end(self):
         self.dead = True
@@ -99,19 +99,19 @@ class Kill:
 
 
 class Machine(RuleBasedStateMachine):
-    """An archive, its index, and what both should be."""
+    """An archive and its index, and the contents that both should have."""
 
     def __init__(self):
         super().__init__()
         self.place = Path(tempfile.mkdtemp(prefix="stateful-"))
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(os, "fsync", lambda file: None)
-        self.films, self.away, self.directory = (
-            self.place / name for name in ("films", "away", "index")
+        self.films, self.unplugged_disk, self.directory = (
+            self.place / name for name in ("films", "unplugged", "index")
         )
         self.films.mkdir()
         (self.films / "disk").mkdir()
-        self.there: dict[str, int] = {}  # contents by path, also on the disk that is away
+        self.contents: dict[str, int] = {}  # contents by path, also on the disk that is unplugged
         self.records: dict[str, str] = {}  # digests by path, as the index should have them
         self.excluded: set[str] = set()
         self.damaged: set[str] = set()
@@ -135,7 +135,7 @@ class Machine(RuleBasedStateMachine):
     def visible(self, name):
         return self.plugged or not name.startswith("disk/")
 
-    # What a person does with the files.
+    # Changes of the files.
 
     @rule(name=names, content=contents, backdated=st.booleans())
     def write(self, name, content, backdated):
@@ -145,25 +145,25 @@ class Machine(RuleBasedStateMachine):
             path.write_bytes(self.bytes[content])
             if backdated:
                 os.utime(path, ns=(self.clock, self.clock))
-            self.there[name] = content
+            self.contents[name] = content
 
     @rule(name=names)
     def delete(self, name):
-        if name in self.there and self.visible(name):
+        if name in self.contents and self.visible(name):
             (self.films / name).unlink()
-            del self.there[name]
+            del self.contents[name]
 
     @rule(name=names, to=names)
     def move(self, name, to):
-        if name in self.there and name != to and self.visible(name) and self.visible(to):
+        if name in self.contents and name != to and self.visible(name) and self.visible(to):
             (self.films / to).parent.mkdir(parents=True, exist_ok=True)
             (self.films / name).replace(self.films / to)
-            self.there[to] = self.there.pop(name)
+            self.contents[to] = self.contents.pop(name)
 
     @rule(empty=st.booleans())
     def unplug(self, empty):
         if self.plugged:
-            (self.films / "disk").rename(self.away)
+            (self.films / "disk").rename(self.unplugged_disk)
             self.plugged = False
             if empty:
                 (self.films / "disk").mkdir()
@@ -173,10 +173,10 @@ class Machine(RuleBasedStateMachine):
         if not self.plugged:
             with contextlib.suppress(OSError):
                 (self.films / "disk").rmdir()
-            self.away.rename(self.films / "disk")
+            self.unplugged_disk.rename(self.films / "disk")
             self.plugged = True
 
-    # What the index is told to do.
+    # Commands.
 
     def opened(self):
         try:
@@ -186,61 +186,63 @@ class Machine(RuleBasedStateMachine):
             return archive.create(self.directory, self.films)
 
     def run(self, index=None, **options):
-        """Indexes; nothing is decoded whose vectors were whole."""
+        """Index the folder; check that no video with intact vectors is decoded."""
         index = index or self.opened()
-        known, read = self.whole(), []
+        readable, decoded = self.readable_contents(), []
 
         def sample(path, fps, size):
-            read.append(files.digest(path))
+            decoded.append(files.digest(path))
             return archive.sample(path, fps, size)
 
         archive.fill(index, video=archive.VIDEO._replace(sample=sample), **options)
-        assert not known & set(read), "what was known was encoded again"
-        assert len(read) == len(set(read))
+        assert not readable & set(decoded), "intact vectors were encoded again"
+        assert len(decoded) == len(set(decoded))
         return index
 
-    def whole(self):
-        found = set()
+    def readable_contents(self):
+        """Return the contents whose vectors are intact."""
+        readable = set()
         with contextlib.suppress(SearchError):
             index = Index.open(self.directory)
             rows = index._database.select("SELECT hash FROM contents")
             for [content] in rows:
                 with contextlib.suppress(DamagedError):
                     index.read(content)
-                    found.add(content)
-        return found
+                    readable.add(content)
+        return readable
 
-    def note(self, names):
-        """The records that there should be after such paths were looked at."""
+    def expect_records(self, names):
+        """Update the expected records after paths were scanned."""
         for name in sorted(names):
-            digest = self.digest[self.there[name]]
+            digest = self.digest[self.contents[name]]
             if self.records.get(name) != digest:
-                for other in sorted(self.records):
-                    gone = other not in self.there or not self.visible(other)
-                    if self.records[other] == digest and gone:
-                        del self.records[other]
+                for path in sorted(self.records):  # a move, if a path with this content is missing
+                    is_missing = path not in self.contents or not self.visible(path)
+                    if self.records[path] == digest and is_missing:
+                        del self.records[path]
                         break
             self.records[name] = digest
 
-    def look(self):
-        return {name for name in self.there if self.visible(name)} - self.excluded
+    def scanned(self):
+        """Return the paths that a run of the index scans."""
+        return {name for name in self.contents if self.visible(name)} - self.excluded
 
     @rule(stale=st.booleans())
     def index(self, stale):
         index = self.run(self.stale if stale else None)
-        self.note(self.look())
+        self.expect_records(self.scanned())
         self.compare(index)
 
     @rule(name=names)
     def add(self, name):
-        if name in self.there and self.visible(name):
+        if name in self.contents and self.visible(name):
             self.run(only=[self.films / name])
             self.excluded.discard(name)
-            self.note([name])
+            self.expect_records([name])
 
     @rule(name=names, drop=st.booleans())
     def remove(self, name, drop):
-        """`remove`, or `prune` of one that is offline."""
+        """Remove a video, or prune it if it is offline."""
         index = self.opened()
         if name not in index.videos or (drop and name not in index.offline()):
             return
@@ -256,7 +258,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def remember(self):
-        """A second process has opened the index, and will write later."""
+        """Open the index as a second process does that writes later."""
         self.stale = self.opened()
 
     @rule()
@@ -277,46 +279,49 @@ class Machine(RuleBasedStateMachine):
                 archive.fill(Index.open(self.directory))
             except Killed:
                 pass
-        # What was not replaced is kept; of what is new, as much as was complete.
+        # Contents that were not replaced stay; new ones are stored if they were complete.
         replaced = {
             digest for name, digest in self.records.items()
-            if name in self.look() and digest != self.digest[self.there[name]]
+            if name in self.scanned() and digest != self.digest[self.contents[name]]
         }  # fmt: skip
-        others = {
+        retained = {
             digest for name, digest in self.records.items()
-            if name not in self.look() or digest == self.digest[self.there[name]]
+            if name not in self.scanned() or digest == self.digest[self.contents[name]]
         }  # fmt: skip
-        assert set(self.records.values()) - replaced | others <= self.whole() | self.damaged
+        assert (
+            set(self.records.values()) - replaced | retained
+            <= self.readable_contents() | self.damaged
+        )
         index = self.opened()
-        found = {name: one.content for name, one in index.videos.items() if one.indexed}
-        for name, digest in found.items():
-            assert digest == self.records.get(name) or digest == self.digest[self.there[name]]
-        self.records = found
+        records = indexed_contents(index)
+        for name, digest in records.items():
+            assert digest == self.records.get(name) or digest == self.digest[self.contents[name]]
+        self.records = records
 
-    # What happens to the disk of the index.
+    # Damage on the disk of the index.
 
-    @rule(number=numbers, how=st.sampled_from(["flip", "cut", "delete", "zero"]))
-    def damage_vectors(self, number, how):
+    @rule(number=numbers, kind=st.sampled_from(["flip", "cut", "delete", "zero"]))
+    def damage_vectors(self, number, kind):
         paths = sorted(self.directory.glob("embeddings-[0-9]*.*"))
         if paths:
-            damage(paths[number % len(paths)], number, how)
+            damage(paths[number % len(paths)], number, kind)
             self.forget()
 
     @rule(
         number=numbers,
-        how=st.sampled_from(["flip", "cut", "delete", "zero"]),
-        which=st.sampled_from([DATABASE, COPY, SUMS, MARK]),
+        kind=st.sampled_from(["flip", "cut", "delete", "zero"]),
+        name=st.sampled_from([DATABASE, COPY, SUMS, MARK]),
     )
-    def damage_database(self, number, how, which):
-        path = self.directory / which
+    def damage_database(self, number, kind, name):
+        path = self.directory / name
         if path.exists():
             before = path.read_bytes()
-            damage(path, number, how)
+            damage(path, number, kind)
             try:
-                left = Index.open(self.directory)
+                reopened = Index.open(self.directory)
                 # After a kill the copy may be older.
-                known = {name: one.content for name, one in left.videos.items() if one.indexed}
-                lost = set(left.excluded) != self.excluded or known != self.records
+                records = indexed_contents(reopened)
+                lost = set(reopened.excluded) != self.excluded or records != self.records
             except SearchError:  # both are damaged
                 lost = True
             if lost:
@@ -324,13 +329,13 @@ class Machine(RuleBasedStateMachine):
 
     def forget(self):
         """Note which embeddings are damaged."""
-        self.damaged |= set(self.records.values()) - self.whole()
+        self.damaged |= set(self.records.values()) - self.readable_contents()
 
-    @rule(number=numbers, how=st.sampled_from(["flip", "cut", "delete", "zero"]))
-    def damage_pack(self, number, how):
+    @rule(number=numbers, kind=st.sampled_from(["flip", "cut", "delete", "zero"]))
+    def damage_pack(self, number, kind):
         paths = packed.list_files(self.directory)
         if paths:
-            damage(paths[number % len(paths)], number, how)
+            damage(paths[number % len(paths)], number, kind)
 
     @rule()
     @precondition(lambda self: self.directory.exists() and not self.foreign)
@@ -341,11 +346,11 @@ class Machine(RuleBasedStateMachine):
             (self.directory / name).write_bytes(name.encode())
             self.foreign[name] = name.encode()
 
-    # What should be.
+    # Checks.
 
     @rule(ranker=st.sampled_from(["segments", "best_frame"]))
     def query(self, ranker):
-        """Whatever has happened: no hit that is not there, and no error but one line."""
+        """Check that results are existing videos, and that errors are one line."""
         try:
             library = search.open(self.directory, ranker=ranker, encoder=archive.Encoder())
             hits = library.query("red", k=9)
@@ -356,18 +361,18 @@ class Machine(RuleBasedStateMachine):
         assert all("\n" not in line for line in hits.warnings)
 
     def compare(self, index):
-        """The index is that of what is there, and keeps what is not."""
+        """Compare the index with the expected records and with a fresh index."""
         connection = index._database._connection
         assert row_sums.read(connection) in (None, row_sums.compute(connection))
-        kept = set(self.records.values()) - self.damaged
-        assert kept <= self.whole()
-        offline = {name for name in self.records if name not in self.look()}
+        undamaged = set(self.records.values()) - self.damaged
+        assert undamaged <= self.readable_contents()
+        offline = {name for name in self.records if name not in self.scanned()}
         assert set(Index.open(self.directory).videos) == set(self.records)
         assert set(index.offline()) == offline
-        # Of those that are not there, damaged ones stay so.
-        self.damaged &= {self.records[name] for name in offline} - self.whole()
-        wrong = {content for content in self.damaged if content in self.records.values()}
-        assert {name for name in index.verify() if len(name) == 64} == wrong
+        # Damaged vectors of missing videos cannot be computed anew.
+        self.damaged &= {self.records[name] for name in offline} - self.readable_contents()
+        still_damaged = {content for content in self.damaged if content in self.records.values()}
+        assert {name for name in index.verify() if len(name) == 64} == still_damaged
         fresh = archive.create(self.place / "fresh", self.films)
         with fresh.writing() as writer:
             for name in self.excluded:
@@ -376,39 +381,44 @@ class Machine(RuleBasedStateMachine):
         try:
             for ranker in ("segments", "best_frame"):
                 for sentence in ("red", "green white"):
-                    hits = [self.hits(one, ranker, sentence) for one in (index, fresh)]
-                    assert hits[0] == hits[1]
+                    expected = self.results_of(fresh, ranker, sentence)
+                    assert self.results_of(index, ranker, sentence) == expected
         finally:
             shutil.rmtree(fresh.directory)
 
-    def hits(self, index, ranker, sentence):
-        if not self.look():
+    def results_of(self, index, ranker, sentence):
+        if not self.scanned():
             return []
         library = archive.opened(index, ranker=ranker)
-        found = []  # BLAS rounds a product by how many rows there are
+        results = []  # rounded, because the rounding of BLAS depends on the number of rows
         for hit in library.query(sentence, k=9):
-            moments = [(one.start, one.end, round(float(one.score), 5)) for one in hit.moments]
-            found.append((hit.video, round(hit.score, 5), moments))
-        return found
+            moments = [(m.start, m.end, round(float(m.score), 5)) for m in hit.moments]
+            results.append((hit.video, round(hit.score, 5), moments))
+        return results
 
     @invariant()
     def nothing_else_changes(self):
-        disk = self.films / "disk" if self.plugged else self.away
-        for name, content in self.there.items():
+        disk = self.films / "disk" if self.plugged else self.unplugged_disk
+        for name, content in self.contents.items():
             path = disk / name[5:] if name.startswith("disk/") else self.films / name
             assert path.read_bytes() == self.bytes[content]
         for name, content in self.foreign.items():
             assert (self.directory / name).read_bytes() == content
 
 
-def damage(path, number, how):
+def indexed_contents(index):
+    """Return the content of each indexed video."""
+    return {name: record.content for name, record in index.videos.items() if record.indexed}
+
+
+def damage(path, number, kind):
     content = path.read_bytes()
-    if how == "delete":
+    if kind == "delete":
         path.unlink()
-    elif how == "flip" and content:
-        place = number % len(content)
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-    elif how == "cut":
+    elif kind == "flip" and content:
+        offset = number % len(content)
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
+    elif kind == "cut":
         path.write_bytes(content[: number % (len(content) + 1)])
     else:
         path.write_bytes(bytes(len(content)))

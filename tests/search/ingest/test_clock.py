@@ -1,4 +1,4 @@
-"""Clocks that jump, and files of any date: nothing is skipped, encoded twice or lost."""
+"""Wrong clocks and file dates: no change is missed, and no video encoded twice."""
 
 import os
 import shutil
@@ -23,27 +23,27 @@ MEMORY = Path("/dev/shm")
 
 DECADE = 10 * 365 * 86400
 TICK = 0.02
-"""Seconds after which the next change of a file has another time; a tick of its clock is 4 ms."""
+"""Seconds after which a change gets another file time, whose resolution is 4 ms."""
 
 DATES = {"1901": -2_150_000_000, "1970": 0, "tomorrow": None, "2250": 8_850_000_000}
 """Dates of files, in seconds since the epoch."""
 
 
 @pytest.fixture
-def told(tmp_path, films):
+def subtitled(tmp_path, films):
     """The complete index of `films`, with subtitles in a file and in a video."""
     (films / "a.srt").write_text('[[0, 2, "beside"]]')
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     return index
 
 
 def cues(index):
-    """The sources of each transcript with their cues."""
-    found = {content: transcripts.load(index, content) for content in index.contents()}
+    """Return the sources of each transcript with their cues."""
+    loaded = {content: transcripts.load(index, content) for content in index.contents()}
     return {
         content: [(source.file, source.cues) for source in (transcript.tracks, *transcript.files)]
-        for content, transcript in found.items()
+        for content, transcript in loaded.items()
     }
 
 
@@ -57,20 +57,20 @@ def touch(folder, seconds):
 
 
 @pytest.mark.parametrize("date", DATES.values(), ids=DATES)
-def test_files_of_any_date_are_recognised_by_their_content(told, films, date):
-    before = cues(told), archive.vectors(told)
+def test_files_of_any_date_are_recognised_by_their_content(subtitled, films, date):
+    before = cues(subtitled), archive.vectors(subtitled)
     touch(films, date)
     encoder = archive.Encoder()
-    report, lines = archive.fill(told, encoder, video=archive.TOLD)
+    report, lines = archive.fill(subtitled, encoder, video=archive.SUBTITLED)
     assert (report.recognised, report.indexed, report.failed) == (3, 0, 0)
-    report, more = archive.fill(told, encoder, video=archive.TOLD)
-    assert report.unchanged == 3 and encoder.seen == 0 and lines == more == []
-    assert (cues(told), archive.vectors(told)) == before
-    assert Index.open(told.directory).verify() == {}
+    report, second_lines = archive.fill(subtitled, encoder, video=archive.SUBTITLED)
+    assert report.unchanged == 3 and encoder.seen == 0 and lines == second_lines == []
+    assert (cues(subtitled), archive.vectors(subtitled)) == before
+    assert Index.open(subtitled.directory).verify() == {}
 
 
 @pytest.mark.parametrize("date", ["before", *DATES])
-def test_change_is_found_for_any_file_date(told, films, date):
+def test_change_is_found_for_any_file_date(subtitled, films, date):
     times = {name: (films / name).stat().st_mtime for name in ("b.film", "a.srt")}
     time.sleep(TICK)
     archive.film(films / "b.film", ["blue"] * 20)  # of the same size
@@ -79,17 +79,19 @@ def test_change_is_found_for_any_file_date(told, films, date):
         seconds = seconds if date == "before" else DATES[date] or time.time() + 86400
         os.utime(films / name, (seconds, seconds))
     encoder = archive.Encoder()
-    report, _ = archive.fill(told, encoder, video=archive.TOLD)
+    report, _ = archive.fill(subtitled, encoder, video=archive.SUBTITLED)
     assert (report.indexed, report.unchanged, encoder.seen) == (1, 2, 1)
-    [found] = [dict(sources) for sources in cues(told).values() if len(sources) == 2]
-    assert [cue.text for cue in found[str(films / "a.srt")]] == ["BESIDE"]
+    [files] = [dict(sources) for sources in cues(subtitled).values() if len(sources) == 2]
+    assert [cue.text for cue in files[str(films / "a.srt")]] == ["BESIDE"]
 
 
 def test_changes_after_2262_differ_from_each_other():
-    now = 10**9 * int(datetime(2300, 1, 1, tzinfo=UTC).timestamp())
+    time_ns = 10**9 * int(datetime(2300, 1, 1, tzinfo=UTC).timestamp())
     stamps = {
         Stamp.from_status(
-            os.stat_result(range(10), {"st_mtime_ns": now, "st_ctime_ns": now + seconds * 10**9})
+            os.stat_result(
+                range(10), {"st_mtime_ns": time_ns, "st_ctime_ns": time_ns + seconds * 10**9}
+            )
         )
         for seconds in range(3)
     }
@@ -98,17 +100,17 @@ def test_changes_after_2262_differ_from_each_other():
 
 def test_copy_with_an_unknown_date_is_used(index):
     if not MEMORY.is_dir():
-        pytest.skip("there is no disk that keeps such dates")
+        pytest.skip("no disk stores dates of 64 bits")
     with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         shutil.copytree(index.directory, directory, dirs_exist_ok=True)
         os.utime(Path(directory, COPY), (10**17, 10**17))
         Path(directory, DATABASE).unlink()
-        again = Index.open(Path(directory))
-        assert len(again.videos) == 3 and "its copy of unknown date" in again.notes[0]
+        reopened = Index.open(Path(directory))
+        assert len(reopened.videos) == 3 and "its copy of unknown date" in reopened.notes[0]
 
 
 @pytest.mark.parametrize("year", [1970, 2200])
-def test_recording_dates_do_not_depend_on_a_clock_that_was_never_set(tmp_path, monkeypatch, year):
+def test_recording_date_does_not_depend_on_the_clock(tmp_path, monkeypatch, year):
     class Clock(datetime):
         @classmethod
         def now(cls, zone=None):
@@ -132,7 +134,7 @@ def test_recording_dates_do_not_depend_on_a_clock_that_was_never_set(tmp_path, m
         pytest.param(DECADE, id="forwards", marks=pytest.mark.slow),
     ],
 )
-def test_a_watch_with_a_wrong_clock_indexes_whole_files(index, films, monkeypatch, offset):
+def test_watch_with_a_wrong_clock_indexes_whole_files(index, films, monkeypatch, offset):
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + offset)
     encoder, lines = archive.Encoder(), []
@@ -149,6 +151,7 @@ def test_a_watch_with_a_wrong_clock_indexes_whole_files(index, films, monkeypatc
             time.sleep(0.05)
 
     watch.follow(index.directory, encoder, 0.2, lines.append, archive.VIDEO, changes(), workers=0)
-    again = Index.open(index.directory)
-    assert again.videos["copied.film"].frames == 20 and encoder.seen == 2  # of its colours
-    assert all(record.indexed for record in again.videos.values()) and len(again.videos) == 4
+    reopened = Index.open(index.directory)
+    assert reopened.videos["copied.film"].frames == 20
+    assert encoder.seen == 2  # one frame for each colour
+    assert all(record.indexed for record in reopened.videos.values()) and len(reopened.videos) == 4

@@ -1,4 +1,4 @@
-"""Extraction on Ray: the files of a run without it, failures, resuming, what is refused."""
+"""Extraction on Ray: the same index as without it, failures, resuming and refusals."""
 
 import os
 import signal
@@ -29,15 +29,15 @@ TESTS = processes.ROOT / "tests"
 @pytest.fixture(scope="module")
 def ray():
     """Ray on this machine, started once for all tests."""
-    found = pytest.importorskip("ray", reason="the extra ray is not installed")
+    module = pytest.importorskip("ray", reason="the extra ray is not installed")
     pytest.importorskip("ray.data", reason="the extra ray is not installed")
     patch = pytest.MonkeyPatch()
-    # The actors import the films' functions as well.
+    # The actors import the functions of the archive, too.
     patch.setenv("PYTHONPATH", processes.environment()["PYTHONPATH"])
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    found.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    yield found
-    found.shutdown()
+    module.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    yield module
+    module.shutdown()
     patch.undo()
 
 
@@ -59,7 +59,7 @@ def records(index):
 
 
 @pytest.mark.parametrize("address", ["ray://me:cret@127.0.0.1:1", "ray://me:s cret@", "me:cret@h"])
-def test_an_address_of_a_cluster_does_not_show_its_password(address):
+def test_address_of_a_cluster_does_not_show_its_password(address):
     with pytest.raises(SearchError) as refused:
         cluster._check_address(address)
     assert "cret" not in str(refused.value)
@@ -73,15 +73,15 @@ def test_ray_makes_the_same_index_byte_for_byte(ray, films, tmp_path):
     without, index = (archive.create(tmp_path / name, films) for name in ("without", "index"))
     expected = archive.fill(without, workers=1)
     encoder = archive.Encoder()
-    report, told = archive.fill(index, encoder, source=source(index, workers=1))
+    report, lines = archive.fill(index, encoder, source=source(index, workers=1))
     assert archive.vectors(index) == archive.vectors(without)
     assert records(index) == records(without)
     assert report._replace(elapsed=0) == expected[0]._replace(elapsed=0)
-    assert sorted(told) == sorted(expected[1])
-    assert "killer.film: its decoding process died (status -9)" in told
+    assert sorted(lines) == sorted(expected[1])
+    assert "killer.film: its decoding process died (status -9)" in lines
     assert encoder.seen == 0  # this process encoded nothing
 
-    # What is done is left alone, what failed is tried again when asked.
+    # Indexed videos stay unchanged; failed ones are tried again on request.
     assert archive.fill(index, source=source(index))[0].skipped == 2
     archive.film(films / "new.film", ["blue"] * 5)
     (films / "bad.film").write_bytes((films / "new.film").read_bytes() + b" ")
@@ -92,34 +92,38 @@ def test_ray_makes_the_same_index_byte_for_byte(ray, films, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_actor_with_another_encoder_ends_the_run(ray, films, tmp_path):
+def test_actor_with_another_encoder_ends_the_run(ray, films, tmp_path):
     index = archive.create(tmp_path / "index", films)
     with pytest.raises(SearchError, match=f"^{socket.gethostname()}: .* another fingerprint"):
-        archive.fill(index, source=source(index, load=OtherEncoder))
-    with pytest.raises(SearchError, match=f"^{socket.gethostname()}: there is no encoder here$"):
+        archive.fill(index, source=source(index, load=ForeignEncoder))
+    with pytest.raises(SearchError, match=f"^{socket.gethostname()}: the encoder is missing$"):
         archive.fill(index, source=source(index, load=no_encoder))
     assert index.contents() == []
 
 
-class OtherEncoder(archive.Encoder):
+class ForeignEncoder(archive.Encoder):
     def __init__(self):
         super().__init__("0" * 64)
 
 
 def no_encoder():
-    raise SearchError("there is no\nencoder here")
+    raise SearchError("the encoder\nis missing")
 
 
 def test_missing_or_different_file_names_the_machine(tmp_path):
     path = archive.film(tmp_path / "a.film", ["red"] * 3)
     job = VideoJob(archive.VIDEO, 1.0, None, archive.preprocess)
     actor = cluster._Extractor(archive.Encoder, lambda encoder: None, job, 0)
-    asked = [(path, 1), (tmp_path / "gone.film", 7), (path, path.stat().st_size)]
-    found = [actor._videos([{"path": os.fsencode(one), "size": size}])[0] for one, size in asked]
+
+    def extract(path, size):
+        return actor._videos([{"path": os.fsencode(path), "size": size}])[0]
+
+    missing = tmp_path / "missing.film"
     where = f"on {socket.gethostname()}, a machine of the cluster"
-    assert found[0] == [Failed(path, f"it is another file {where}")]
-    assert found[1] == [Failed(tmp_path / "gone.film", f"it is missing {where}")]
-    assert [type(event).__name__ for event in found[2]] == ["Opened", "EncodedFrames", "Done"]
+    assert extract(path, 1) == [Failed(path, f"it is another file {where}")]
+    assert extract(missing, 7) == [Failed(missing, f"it is missing {where}")]
+    events = extract(path, path.stat().st_size)
+    assert [type(event).__name__ for event in events] == ["Opened", "EncodedFrames", "Done"]
 
 
 def node(alive=True, **resources):
@@ -145,7 +149,7 @@ class NoCluster(SimpleNamespace):
         raise ConnectionError("Could not find any running instance.\nAnd much more.")
 
 
-def test_an_address_that_does_not_answer_is_refused():
+def test_address_that_does_not_answer_is_refused():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -168,7 +172,7 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, films):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three videos and one that is none, and the encoder of the commands below."""
+    """A folder of three videos and a broken one."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     import videos
 
@@ -194,7 +198,7 @@ def assert_equal_indexes(*directories):
 
 
 def has_video(directory):
-    """Whether a run has written a whole video."""
+    """Return whether a run has stored a video."""
     try:
         return bool(Index.open(directory).contents())
     except SearchError:  # not an index yet
@@ -202,7 +206,7 @@ def has_video(directory):
 
 
 @pytest.mark.slow
-def test_a_killed_run_by_ray_continues(folder, tmp_path):
+def test_killed_run_by_ray_continues(folder, tmp_path):
     index = tmp_path / "killed"
     process = subprocess.Popen(
         command(folder, index, "--ray=local"), env=processes.environment(),
@@ -211,17 +215,17 @@ def test_a_killed_run_by_ray_continues(folder, tmp_path):
     while process.poll() is None and not has_video(index):
         time.sleep(0.02)
     process.kill()
-    assert process.wait() == -signal.SIGKILL  # it was not done
+    assert process.wait() == -signal.SIGKILL  # it was not complete
     done = processes.finish(command(folder, index, "--ray=local"))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert "3 indexed" not in done.stdout  # what was complete is not made again
-    assert processes.finish(command(folder, tmp_path / "whole")).returncode == 0
-    assert_equal_indexes(index, tmp_path / "whole")
+    assert "3 indexed" not in done.stdout  # a complete video is not indexed again
+    assert processes.finish(command(folder, tmp_path / "expected")).returncode == 0
+    assert_equal_indexes(index, tmp_path / "expected")
 
 
 @pytest.mark.slow
-def test_other_machines_take_over_videos_of_a_lost_machine(tmp_path, monkeypatch):
+def test_videos_of_a_lost_machine_are_taken_over(tmp_path, monkeypatch):
     utils = pytest.importorskip("ray.cluster_utils", reason="the extra ray is not installed")
     folder = tmp_path / "videos"
     folder.mkdir()
@@ -234,7 +238,7 @@ def test_other_machines_take_over_videos_of_a_lost_machine(tmp_path, monkeypatch
     machine = {"num_cpus": 1, "object_store_memory": 100_000_000}
     three = utils.Cluster(initialize_head=True, head_node_args=machine)
     try:
-        others = [three.add_node(**machine) for _ in range(2)]
+        added_machines = [three.add_node(**machine) for _ in range(2)]
         index = tmp_path / "index"
         process = subprocess.Popen(
             command(folder, index, f"--ray={three.address}"), stdout=subprocess.PIPE,
@@ -242,12 +246,12 @@ def test_other_machines_take_over_videos_of_a_lost_machine(tmp_path, monkeypatch
         )  # fmt: skip
         while process.poll() is None and not has_video(index):
             time.sleep(0.02)
-        assert process.poll() is None  # it is not done
-        three.remove_node(others[0], allow_graceful=False)
-        written, errors = process.communicate(timeout=300)
+        assert process.poll() is None  # it is not complete
+        three.remove_node(added_machines[0], allow_graceful=False)
+        output, errors = process.communicate(timeout=300)
     finally:
         three.shutdown()
     assert process.returncode == 0, errors
-    assert "9 indexed" in written
-    assert processes.finish(command(folder, tmp_path / "whole")).returncode == 0
-    assert_equal_indexes(index, tmp_path / "whole")
+    assert "9 indexed" in output
+    assert processes.finish(command(folder, tmp_path / "expected")).returncode == 0
+    assert_equal_indexes(index, tmp_path / "expected")

@@ -1,4 +1,4 @@
-"""A folder into an index: new, changed, moved, offline, failed; decoding; kills at any moment."""
+"""Indexing of a folder: new, changed, moved, offline and failed videos; decoding; kills."""
 
 import errno
 import itertools
@@ -48,7 +48,7 @@ def counts(report):
         (lambda films: (films / "b.film").unlink(), {"unchanged": 2, "offline": 1}, 0),
         (lambda films: (films / "trips").rename(films / "unlisted"),
          {"unchanged": 2, "offline": 1, "unlisted": 1}, 0),
-        (lambda films: films.rename(films.parent / "away") and films.mkdir(), {"offline": 3}, 0),
+        (lambda films: films.rename(films.parent / "old") and films.mkdir(), {"offline": 3}, 0),
     ],
     ids=["nothing", "touched", "changed", "deleted", "not to be listed", "emptied"],
 )  # fmt: skip
@@ -57,20 +57,20 @@ def test_only_changed_videos_are_decoded_and_missing_ones_kept(
 ):
     change(films)
     encoder = archive.Encoder()
-    report, told = archive.fill(index, encoder)
+    report, lines = archive.fill(index, encoder)
     assert counts(report) == expected and encoder.seen == encoded
     unlisted = (films / "unlisted").exists()
-    assert told == [f"{films}/unlisted may not be listed"] * unlisted
-    again = Index.open(index.directory)
-    entries = again.entries()
+    assert lines == [f"{films}/unlisted may not be listed"] * unlisted
+    reopened = Index.open(index.directory)
+    entries = reopened.entries()
     assert [entry.video for entry in entries] == ["a.film", "b.film", "trips/c.film"]
     assert sum(entry.state == "offline" for entry in entries) == expected.get("offline", 0)
-    assert len(archive.vectors(index)) == 3 and again.verify() == {}
+    assert len(archive.vectors(index)) == 3 and reopened.verify() == {}
     assert entries[1].frames == (21 if encoded else 20)
 
 
 def test_missing_folder_is_refused(index, films, tmp_path):
-    films.rename(tmp_path / "away")
+    films.rename(tmp_path / "elsewhere")
     with pytest.raises(SearchError, match="mounted"):
         archive.fill(index)
 
@@ -99,31 +99,32 @@ def test_second_name_of_a_video_by_a_link_is_dropped(index, films):
     vectors = archive.vectors(index)
     with index.writing() as writer:
         writer.tag(["link/c.film"], add=["kept"])
-    report, told = archive.fill(index)
-    assert told == ["link/c.film is trips/c.film: kept by that name only"]
+    report, lines = archive.fill(index)
+    assert lines == ["link/c.film is trips/c.film: kept by that name only"]
     assert counts(report) == {"unchanged": 3} and len(archive.vectors(index)) == len(vectors)
-    now = Index.open(index.directory)
-    assert "link/c.film" not in now.videos and now.verify() == {}
-    assert [entry.tags for entry in now.entries() if entry.video == "trips/c.film"] == [("kept",)]
+    reopened = Index.open(index.directory)
+    assert "link/c.film" not in reopened.videos and reopened.verify() == {}
+    tags = {entry.video: entry.tags for entry in reopened.entries()}
+    assert tags["trips/c.film"] == ("kept",)
 
 
-@pytest.mark.parametrize("new", ["A.film", "renamed.film"])
-def test_name_that_a_disk_still_opens_is_dropped(index, films, new):
-    """A disk that ignores case, or keeps another Unicode form, opens the name before a renaming."""
-    os.link(films / "a.film", films / new)  # both names open, one is listed
+@pytest.mark.parametrize("name", ["A.film", "renamed.film"])
+def test_name_that_a_disk_still_opens_is_dropped(index, films, name):
+    """A disk that ignores case or Unicode forms still opens a name after a renaming."""
+    os.link(films / "a.film", films / name)  # both names open, one is listed
     before = index.record("a.film").id
 
     def find(folder, report, pulse):
         return [path for path in archive.find(folder, report, pulse) if path.name != "a.film"]
 
-    report, told = archive.fill(index, video=archive.VIDEO._replace(find=find))
-    is_move = new == "A.film"
-    assert ("a.film is renamed.film: kept by that name only" in told) != is_move
-    assert not report.unreadable and (index.record(new).id == before) == is_move
-    assert index.videos.keys() == {new, "b.film", "trips/c.film"}
+    report, lines = archive.fill(index, video=archive.VIDEO._replace(find=find))
+    is_move = name == "A.film"
+    assert ("a.film is renamed.film: kept by that name only" in lines) != is_move
+    assert not report.unreadable and (index.record(name).id == before) == is_move
+    assert index.videos.keys() == {name, "b.film", "trips/c.film"}
 
 
-def test_one_folder_that_cannot_be_listed_does_not_stop_the_others(index, films, tmp_path):
+def test_folder_that_cannot_be_listed_does_not_stop_a_run(index, films, tmp_path):
     further = tmp_path / "further"
     archive.film(further / "d.film", ["white"] * 3)
     archive.fill(index, further=[further])
@@ -136,8 +137,8 @@ def test_one_folder_that_cannot_be_listed_does_not_stop_the_others(index, films,
         return archive.find(folder, report, pulse)
 
     video = archive.VIDEO._replace(find=find)
-    report, told = archive.fill(index, video=video)
-    assert told == [f"{further} may not be listed"] == list(Index.open(index.directory).unlisted)
+    report, lines = archive.fill(index, video=video)
+    assert lines == [f"{further} may not be listed"] == list(Index.open(index.directory).unlisted)
     assert counts(report) == {"indexed": 1, "unchanged": 3, "unlisted": 1, "unreadable": 1}
     closed.add(films)
     with pytest.raises(VideoError, match="may not be listed"):
@@ -168,8 +169,8 @@ def test_other_video_at_the_path_of_a_removed_one_is_indexed(index, films):
     report, _ = archive.fill(index)
     assert report.unchanged == 3 and report.removed == 0
     (films / "moved.film").write_bytes(removed)
-    report, told = archive.fill(index)
-    assert report.removed == 1 and "moved.film was removed under another name" in told[0]
+    report, lines = archive.fill(index)
+    assert report.removed == 1 and "moved.film was removed under another name" in lines[0]
     (films / "b.film").write_bytes(removed)
     archive.fill(index)
     assert set(index.videos) == {"a.film", "trips/c.film"}
@@ -178,53 +179,64 @@ def test_other_video_at_the_path_of_a_removed_one_is_indexed(index, films):
 def test_touched_removed_video_is_read_once_and_stays_removed(index, films, monkeypatch):
     index.remove(["b.film"])
     os.utime(films / "b.film", (1, 1))
-    read = []
+    digested = []
     digest = extract.digest
-    monkeypatch.setattr(extract, "digest", lambda path, _: read.append(path.name) or digest(path))
+
+    def record(path, pulse):
+        digested.append(path.name)
+        return digest(path, pulse)
+
+    monkeypatch.setattr(extract, "digest", record)
     for _ in range(2):
-        report, told = archive.fill(index)
-        assert report.removed == 1 and told == []
-    assert read == ["b.film"] and "b.film" not in index.videos
+        report, lines = archive.fill(index)
+        assert report.removed == 1 and lines == []
+    assert digested == ["b.film"] and "b.film" not in index.videos
 
 
 @pytest.fixture
-def twin(index, films):
-    """The index after one of two equal videos was removed: the copy a.film is kept."""
+def index_with_copy(index, films):
+    """An index from which b.film was removed, a copy of a.film."""
     (films / "b.film").write_bytes((films / "a.film").read_bytes())
     archive.fill(index)
     index.remove(["b.film"])
     return index
 
 
-def test_kept_copy_of_a_removed_video_survives_swapped_names(twin, films):
+def test_kept_copy_of_a_removed_video_survives_swapped_names(index_with_copy, films):
     (films / "a.film").rename(films / "a2.film")
-    archive.fill(twin)
+    archive.fill(index_with_copy)
     (films / "a2.film").rename(films / "t")
     (films / "trips" / "c.film").rename(films / "a2.film")
     (films / "t").rename(films / "trips" / "c.film")
-    report, told = archive.fill(twin)
-    assert told == [] and report.recognised == 2
-    assert set(twin.videos) == {"a2.film", "trips/c.film"}
+    report, lines = archive.fill(index_with_copy)
+    assert lines == [] and report.recognised == 2
+    assert set(index_with_copy.videos) == {"a2.film", "trips/c.film"}
 
 
-def test_kept_copy_is_renamed_after_the_removed_one_was_deleted(twin, films):
+def test_kept_copy_is_renamed_after_the_removed_one_was_deleted(index_with_copy, films):
     (films / "b.film").unlink()
     (films / "a.film").rename(films / "a2.film")
-    _, told = archive.fill(twin)
-    assert told == [] and set(twin.videos) == {"a2.film", "trips/c.film"}
+    _, lines = archive.fill(index_with_copy)
+    assert lines == [] and set(index_with_copy.videos) == {"a2.film", "trips/c.film"}
 
 
 @pytest.mark.parametrize("renamed", ["b", "ab"])
-def test_renamed_copy_of_a_kept_video_stays_removed(twin, films, renamed):
+def test_renamed_copy_of_a_kept_video_stays_removed(index_with_copy, films, renamed):
     for name in renamed:
         (films / f"{name}.film").rename(films / f"{name}2.film")
-    _, told = archive.fill(twin)
-    assert told == ["b2.film was removed under another name, and stays removed"]
-    assert set(twin.videos) == {"a2.film" if "a" in renamed else "a.film", "trips/c.film"}
+    _, lines = archive.fill(index_with_copy)
+    assert lines == ["b2.film was removed under another name, and stays removed"]
+    assert set(index_with_copy.videos) == {
+        "a2.film" if "a" in renamed else "a.film",
+        "trips/c.film",
+    }
 
 
 def test_recording_date_is_stored_or_else_the_file_date(index, films):
-    probe = lambda path: SimpleNamespace(duration=3.0, recorded=1.5e9)
+
+    def probe(path):
+        return SimpleNamespace(duration=3.0, recorded=1.5e9)
+
     archive.film(films / "new.film", ["white"] * 3)
     archive.fill(index, video=archive.VIDEO._replace(probe=probe))
     (films / "new.film").rename(films / "moved.film")
@@ -234,21 +246,21 @@ def test_recording_date_is_stored_or_else_the_file_date(index, films):
     assert dates["b.film"] == ((films / "b.film").stat().st_mtime_ns / 1e9, "file")
 
 
-def test_a_file_that_cannot_be_read_for_once_keeps_its_vectors(index, films, monkeypatch):
+def test_file_that_cannot_be_read_once_keeps_its_vectors(index, films, monkeypatch):
     os.utime(films / "b.film", (1, 1))
 
     def unreadable(path, pulse):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(extract, "digest", unreadable)
-    report, told = archive.fill(index)
+    report, lines = archive.fill(index)
     assert counts(report) == {"unchanged": 2, "unreadable": 1}
-    assert told == ["b.film: Input/output error; its embeddings are kept"]
+    assert lines == ["b.film: Input/output error; its embeddings are kept"]
     monkeypatch.undo()
     assert counts(archive.fill(index)[0]) == {"unchanged": 2, "recognised": 1}
 
 
-def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, films):
+def test_copies_share_vectors_and_have_their_own_ids(index, films):
     (films / "copy.film").write_bytes((films / "a.film").read_bytes())
     archive.film(films / "x.film", ["white"] * 3)
     archive.film(films / "y.film", ["white"] * 3)
@@ -269,12 +281,12 @@ def test_two_paths_of_one_content_share_the_vectors_and_have_an_id_each(index, f
 def test_damaged_video_is_retried_on_request_or_change(index, films):
     (films / "bad.film").write_bytes(b"broken")
     archive.film(films / "empty.film", [])
-    report, told = archive.fill(index)
+    report, lines = archive.fill(index)
     assert counts(report) == {"failed": 2, "unchanged": 3}
-    assert "bad.film: is no film: copy it again" in told
-    assert "empty.film: no frame of it can be decoded" in told
+    assert "bad.film: is not a film: copy it again" in lines
+    assert "empty.film: no frame of it can be decoded" in lines
     failed = [entry for entry in index.entries() if entry.state == "failed"]
-    assert ["is no film" in failed[0].reason, failed[1].frames] == [True, 0]
+    assert ["is not a film" in failed[0].reason, failed[1].frames] == [True, 0]
     assert counts(archive.fill(index)[0]) == {"unchanged": 3, "skipped": 2}
     assert counts(archive.fill(index, retry=True)[0]) == {"unchanged": 3, "failed": 2}
     archive.film(films / "bad.film", ["red"])
@@ -295,30 +307,31 @@ def test_warning_about_unusable_parts_is_stored(index, films):
             return self.frames
 
     archive.film(films / "cut.film", ["red", "white"] * 3)
-    reasons = lambda: {
-        entry.video: entry.reason
-        for entry in Index.open(index.directory).entries()
-        if entry.reason and entry.state == "indexed"
-    }
-    _, told = archive.fill(index, video=archive.VIDEO._replace(sample=Cut))
-    assert "cut.film: cannot be read after 5 s" in told
-    assert reasons() == {"cut.film": Cut.warning}
-    # Copied: nothing is decoded again.
+
+    def warnings():
+        return {
+            entry.video: entry.reason
+            for entry in Index.open(index.directory).entries()
+            if entry.reason and entry.state == "indexed"
+        }
+
+    _, lines = archive.fill(index, video=archive.VIDEO._replace(sample=Cut))
+    assert "cut.film: cannot be read after 5 s" in lines
+    assert warnings() == {"cut.film": Cut.warning}
+    # A copy is not decoded.
     (films / "copy.film").write_bytes((films / "cut.film").read_bytes())
     archive.fill(index)
-    assert reasons() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
+    assert warnings() == dict.fromkeys(("copy.film", "cut.film"), Cut.warning)
 
 
-def test_no_file_is_deleted_on_a_disk_that_comes_back_meanwhile(
-    index, films, tmp_path, monkeypatch
-):
+def test_file_of_a_returning_disk_is_not_deleted(index, films, tmp_path, monkeypatch):
     check = Roots.is_available
 
     def come_back(self, root):
-        (tmp_path / "away").rename(films)
+        (tmp_path / "elsewhere").rename(films)
         return check(self, root)
 
-    films.rename(tmp_path / "away")
+    films.rename(tmp_path / "elsewhere")
     monkeypatch.setattr(Roots, "is_available", come_back)
     assert not index.roots.is_deleted("b.film")
 
@@ -327,33 +340,31 @@ def test_file_of_a_disk_that_goes_offline_is_retried(index, films, tmp_path):
     archive.film(films / "disk" / "new.film", ["red"] * 5)
 
     def sample(path, fps, size):
-        (films / "disk").rename(tmp_path / "away")
+        (films / "disk").rename(tmp_path / "elsewhere")
         yield from archive.sample(path, fps, size)
 
     assert archive.fill(index, video=archive.VIDEO._replace(sample=sample))[0].failed == 1
-    (tmp_path / "away").rename(films / "disk")
+    (tmp_path / "elsewhere").rename(films / "disk")
     assert counts(archive.fill(index)[0]) == {"indexed": 1, "unchanged": 3}
 
 
-def removing(index, *videos):
-    """A function that removes videos like another process, at its first call."""
-    waiting = [videos]
+def removal(index, *videos):
+    """Return a function that removes videos, like another process, at its first call."""
+    calls = iter([videos])
 
     def remove():
-        while waiting:
-            Index.open(index.directory).remove(waiting.pop())
+        for names in calls:
+            Index.open(index.directory).remove(names)
 
     return remove
 
 
 @pytest.mark.parametrize("is_readable", [True, False])
-def test_folder_that_is_removed_while_it_is_indexed_ends_no_run(
-    index, films, tmp_path, is_readable
-):
+def test_run_continues_if_a_folder_is_removed_meanwhile(index, films, tmp_path, is_readable):
     folder = tmp_path / "more"
     for name in ("x.film", "y.film"):
         archive.film(folder / name, ["red"] * len(name))
-    remove = removing(index, str(folder))
+    remove = removal(index, str(folder))
 
     def sample(path, fps, size):
         remove()
@@ -386,9 +397,9 @@ def test_copy_of_a_video_that_is_pruned_meanwhile_is_indexed(index, films, monke
     assert set(index.videos) == {"b.film", "trips/c.film", "z.film"} and index.verify() == {}
 
 
-def test_video_that_is_removed_before_it_is_written_stays_removed(index, monkeypatch):
+def test_video_that_is_removed_during_decoding_stays_removed(index, monkeypatch):
     archive.damage(index, "a.film")
-    remove, writing, decoded = removing(index, "a.film"), index.writing, []
+    remove, writing, decoded = removal(index, "a.film"), index.writing, []
 
     def write():
         if decoded:
@@ -404,7 +415,7 @@ def test_video_that_is_removed_before_it_is_written_stays_removed(index, monkeyp
     assert decoded and set(index.videos) == {"b.film", "trips/c.film"}
 
 
-def test_restoring_reads_the_exclusions_as_often_for_many_videos(index, films, monkeypatch):
+def test_exclusions_are_not_read_once_per_restored_video(index, films, monkeypatch):
     exclusions, counts = Index.exclusions, [0]
 
     def reading(self):
@@ -426,16 +437,16 @@ def test_restoring_reads_the_exclusions_as_often_for_many_videos(index, films, m
 @pytest.mark.parametrize(("number", "runs"), [(errno.ESTALE, 2), (errno.EINVAL, 1)])
 def test_video_that_the_disk_did_not_return_is_retried(index, films, number, runs):
     archive.film(films / "new.film", ["red"] * 5)
-    called = []
+    decoded = []
 
     def sample(path, fps, size):
-        called.append(path)
+        decoded.append(path)
         yield from itertools.islice(archive.sample(path, fps, size), 2)
         raise archive.FilmError(f"{str(path)!r} cannot be read") from OSError(number, "reason")
 
     for _ in range(2):
         archive.fill(index, video=archive.VIDEO._replace(sample=sample))
-    assert len(called) == runs and not index.videos["new.film"].indexed
+    assert len(decoded) == runs and not index.videos["new.film"].indexed
 
 
 @pytest.mark.slow  # it takes seconds
@@ -444,14 +455,14 @@ def test_crashed_process_fails_only_its_video(index, films, tmp_path):
     for i in range(3):
         archive.random_film(films / f"{i}.film", 70 + i, seed=i)
     steps = []
-    other = archive.create(tmp_path / "other", films)
-    report, told = archive.fill(other, workers=2, progress=steps.append)
+    second_index = archive.create(tmp_path / "other", films)
+    report, lines = archive.fill(second_index, workers=2, progress=steps.append)
     assert counts(report) == {"indexed": 6, "failed": 1}
-    assert told == ["killer.film: its decoding process died (status -9)"]
+    assert lines == ["killer.film: its decoding process died (status -9)"]
     (films / "killer.film").unlink()
-    archive.fill(other)
+    archive.fill(second_index)
     archive.fill(index)
-    assert archive.vectors(other) == archive.vectors(index)
+    assert archive.vectors(second_index) == archive.vectors(index)
     long = index.read(index.videos["2.film"].content)
     np.testing.assert_array_equal(long.times, np.arange(72))
     assert steps[-1].done == steps[-1].total == 7
@@ -461,16 +472,16 @@ def test_crashed_process_fails_only_its_video(index, films, tmp_path):
 
 def test_video_of_a_killed_process_is_retried_once(index, films):
     archive.random_film(films / "once killer.film", 40)
-    other = Index.open(index.directory)
-    report, told = archive.fill(other, workers=1)
-    assert (counts(report), told) == ({"indexed": 1, "unchanged": 3}, [])
-    assert report.seconds == 40 == other.videos["once killer.film"].frames
+    reopened = Index.open(index.directory)
+    report, lines = archive.fill(reopened, workers=1)
+    assert (counts(report), lines) == ({"indexed": 1, "unchanged": 3}, [])
+    assert report.seconds == 40 == reopened.videos["once killer.film"].frames
 
 
 PROGRAM = """
 import pathlib, signal, sys
 import archive
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ours may be started in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 if __name__ == "__main__":
     directory, films = map(pathlib.Path, sys.argv[1:3])
     from hlformer_jax.search.index.index import Index, SearchError
@@ -484,7 +495,7 @@ if __name__ == "__main__":
 """
 
 
-def started(tmp_path, directory, films, workers):
+def start_indexing(tmp_path, directory, films, workers):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     return subprocess.Popen(
@@ -494,47 +505,50 @@ def started(tmp_path, directory, films, workers):
 
 
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize(("kills", "workers", "least"), [(3, 0, 1), (20, 2, 10)])
-def test_killed_runs_give_the_same_index_in_the_end(tmp_path, kills, workers, least):
+@pytest.mark.parametrize(("kills", "workers", "min_killed_runs"), [(3, 0, 1), (20, 2, 10)])
+def test_killed_runs_give_the_same_index_in_the_end(tmp_path, kills, workers, min_killed_runs):
     films = tmp_path / "films"
     for i in range(12):
         archive.random_film(films / f"slow {i}.film", 5 + i, seed=i)
-    whole = archive.indexed(tmp_path / "whole", films)
+    expected = archive.indexed(tmp_path / "expected", films)
     draw = random.Random(workers)
     directory = tmp_path / "index"
-    cut_short = 0
+    killed_runs = 0
     for _ in range(kills):
-        process = started(tmp_path, directory, films, workers)
+        process = start_indexing(tmp_path, directory, films, workers)
         assert process.stdout.readline() == "begins\n"
         time.sleep(draw.uniform(0, 0.4))
         process.send_signal(signal.SIGKILL)
-        cut_short += "done" not in process.communicate()[0]
-    process = started(tmp_path, directory, films, workers)
+        killed_runs += "done" not in process.communicate()[0]
+    process = start_indexing(tmp_path, directory, films, workers)
     out, errors = process.communicate(timeout=60)
     assert out == "begins\ndone\n", errors
     index = Index.open(directory)
-    assert archive.vectors(index) == archive.vectors(whole)
+    assert archive.vectors(index) == archive.vectors(expected)
     assert index.verify() == {}
-    strip = lambda index: {
-        name: (one.id, one.content, one.size, one.frames, one.state)
-        for name, one in index.videos.items()
-    }
-    assert strip(index) == strip(whole)
-    own = {".lock", ".hlformer-index", "index.db", "index.db.bak", "index.sums"}
-    own |= {f"embeddings-1.{suffix}" for suffix in ("f16", "times", "i8", "bounds")}
-    assert not {path.name for path in directory.iterdir()} - own
-    assert cut_short >= least
+
+    def records(index):  # without the times of the files
+        return {
+            name: (record.id, record.content, record.size, record.frames, record.state)
+            for name, record in index.videos.items()
+        }
+
+    assert records(index) == records(expected)
+    names = {".lock", ".hlformer-index", "index.db", "index.db.bak", "index.sums"}
+    names |= {f"embeddings-1.{suffix}" for suffix in ("f16", "times", "i8", "bounds")}
+    assert not {path.name for path in directory.iterdir()} - names
+    assert killed_runs >= min_killed_runs
 
 
 @pytest.mark.slow  # it takes seconds
-def test_ctrl_c_keeps_what_is_complete_and_ends_the_processes(tmp_path):
+def test_ctrl_c_keeps_complete_videos_and_ends_processes(tmp_path):
     films = tmp_path / "films"
     for i in range(30):
         archive.random_film(films / f"slow {i:02}.film", 10, seed=i)
     directory = tmp_path / "index"
-    process = started(tmp_path, directory, films, 1)
+    process = start_indexing(tmp_path, directory, films, 1)
     assert process.stdout.readline() == "begins\n"
-    # The second: the signal may come after a file is written and before it is recorded.
+    # Wait for two: the signal may come after rows are written and before they are recorded.
     while not (directory / "embeddings-1.f16").exists():
         time.sleep(0.02)
     while len(Index.open(directory).contents()) < 2:
@@ -547,15 +561,19 @@ def test_ctrl_c_keeps_what_is_complete_and_ends_the_processes(tmp_path):
 
 
 def events(path, sample=archive.sample):
-    """The events of one video, decoded in this process."""
+    """Decode a video in this process; return the events."""
     job = VideoJob(archive.VIDEO._replace(sample=sample), 1.0, 4, archive.preprocess)
     return list(decode([path], job, 0))
 
 
 def frames_at(times):
-    """A decoder of black frames at these times, whatever the file."""
-    image = np.zeros((6, 8, 3), np.uint8)
-    return lambda path, fps, size: (SimpleNamespace(time=time, image=image) for time in times)
+    """Return a decoder that ignores the file and yields black frames at these times."""
+
+    def sample(path, fps, size):
+        for second in times:
+            yield SimpleNamespace(time=second, image=np.zeros((6, 8, 3), np.uint8))
+
+    return sample
 
 
 def test_frames_come_in_batches_of_one_size_and_in_order(tmp_path):
@@ -568,15 +586,15 @@ def test_frames_come_in_batches_of_one_size_and_in_order(tmp_path):
     assert all(batch.images.shape[1:] == (4, 4, 3) for batch in batches)
 
 
-def test_frames_without_rising_times_are_left_out(tmp_path):
+def test_frames_without_increasing_times_are_dropped(tmp_path):
     path = archive.film(tmp_path / "a.film", ["red"])
     _, batch, _ = events(path, frames_at([-0.5, 0.0, 1.0, 1.0, 0.5, 2.0]))
     assert isinstance(batch, Frames)
     np.testing.assert_array_equal(batch.times, [0.0, 1.0, 2.0])
 
 
-def raises(error):
-    """A decoder that fails."""
+def failing_decoder(error):
+    """Return a decoder that fails."""
 
     def sample(path, fps, size):
         raise error
@@ -589,10 +607,10 @@ def raises(error):
     ("sample", "reason", "is_final"),
     [
         (frames_at([]), "no frame of it can be decoded", True),
-        (raises(OSError(5, "Input/output error")), "Input/output error", False),
-        (raises(MemoryError()), "its frames do not fit into memory", True),
-        (raises(RuntimeError("odd\nand more")), "RuntimeError: odd", True),
-        (raises(KeyError()), "KeyError: KeyError", True),
+        (failing_decoder(OSError(5, "Input/output error")), "Input/output error", False),
+        (failing_decoder(MemoryError()), "its frames do not fit into memory", True),
+        (failing_decoder(RuntimeError("odd\nand more")), "RuntimeError: odd", True),
+        (failing_decoder(KeyError()), "KeyError: KeyError", True),
     ],
 )
 def test_undecodable_video_fails_with_one_line(tmp_path, sample, reason, is_final):
@@ -602,17 +620,18 @@ def test_undecodable_video_fails_with_one_line(tmp_path, sample, reason, is_fina
 
 @pytest.mark.slow  # it takes seconds
 def test_time_limit_fails_only_its_video(tmp_path):
-    """One that never gives a frame, and one that gives them slowly."""
+    """A decoder that hangs and a slow one exceed the limit."""
     paths = [archive.film(tmp_path / f"{i}.film", ["red"] * 5) for i in range(4)]
     paths.insert(1, archive.film(tmp_path / "hanging.film", ["red"]))
     slow = archive.film(tmp_path / "slow.film", ["red"] * 3 * MAX_IMAGES_OF_BATCH)
     job = VideoJob(archive.VIDEO, 1.0, 4, archive.preprocess, timeout=0.3)
-    ended = [one for one in decode([*paths, slow], job, 2) if isinstance(one, Done | Failed)]
-    late = {one.path: one.reason for one in ended if isinstance(one, Failed)}
-    assert len(ended) == 6 and set(late) == {paths[1], slow}
-    assert all(
-        "more than 0.3 s" in reason and "raise the timeout" in reason for reason in late.values()
-    )
+    results = [
+        event for event in decode([*paths, slow], job, 2) if isinstance(event, Done | Failed)
+    ]
+    reasons = {event.path: event.reason for event in results if isinstance(event, Failed)}
+    assert len(results) == 6 and reasons.keys() == {paths[1], slow}
+    for reason in reasons.values():
+        assert "more than 0.3 s" in reason and "raise the timeout" in reason
     assert isinstance(list(decode([slow], job, 0))[-1], Failed)
 
 
@@ -629,25 +648,25 @@ def test_length_of_short_videos_is_their_duration(tmp_path, films):
     assert steps[-1].seconds == pytest.approx(0.12) == max(step.seconds for step in steps)
 
 
-def test_speed_is_in_multiples_of_real_time_and_finite_at_the_start():
+def test_speed_is_a_multiple_of_real_time():
     progress = Progress(1, 3, "a.mp4", 4.0, 60.0, seconds=90.0, elapsed=30.0)
     assert progress.speed == pytest.approx(3)
     assert Report(indexed=1, seconds=90.0, elapsed=30.0).speed == pytest.approx(3)
     assert progress._replace(seconds=0.0, elapsed=0.0).speed == Report().speed == 0
 
 
-class Raw(archive.Encoder):
-    """An encoder whose vectors have lengths of their own, the second frame's being none."""
+class UnnormalisedEncoder(archive.Encoder):
+    """An encoder of vectors of lengths 5 and 0."""
 
     def encode_images(self, pixels):
         return np.asarray([[3.0, 4.0], [0.0, 0.0]], np.float32)
 
 
-def test_vectors_of_frames_have_unit_length_in_half_precision():
+def test_frame_vectors_are_normalised_in_half_precision():
     images, places = np.zeros((2, 4, 4, 3), np.uint8), np.arange(2)
     frames = Frames(Path("a.mp4"), np.asarray([0.0, 1.0]), images, places)
-    found = decoding.encode(Raw(), frames)
-    assert found.path == frames.path and found.times is frames.times
-    assert found.vectors.dtype == np.float16
+    encoded = decoding.encode(UnnormalisedEncoder(), frames)
+    assert encoded.path == frames.path and encoded.times is frames.times
+    assert encoded.vectors.dtype == np.float16
     expected = np.asarray([[0.6, 0.8], [0, 0]], np.float16)
-    np.testing.assert_array_equal(found.vectors, expected)
+    np.testing.assert_array_equal(encoded.vectors, expected)

@@ -30,7 +30,7 @@ def grey(levels):
 
 
 @pytest.mark.parametrize("size", [48, 36, 5])
-def test_the_difference_is_that_of_the_most_different_block(size):
+def test_difference_is_the_largest_of_all_blocks(size):
     generator = np.random.default_rng(size)
     first, second = generator.integers(0, 256, (2, size, size, 3), np.uint8)
     differences = np.abs(first.astype(int) - second)
@@ -43,7 +43,7 @@ def test_the_difference_is_that_of_the_most_different_block(size):
     assert largest_difference(first, second) == pytest.approx(max(means))
 
 
-def test_a_small_object_is_a_change_and_noise_is_not():
+def test_small_object_is_a_change_and_noise_is_not():
     generator = np.random.default_rng(0)
     first = generator.integers(20, 230, (224, 224, 3)).astype(np.uint8)
     noisy = (first + generator.integers(-2, 3, first.shape)).astype(np.uint8)
@@ -64,7 +64,7 @@ def test_slow_changes_do_not_add_up(tmp_path):
     assert list(batch.places) == list(batch.images[:, 0, 0, 0]) == list(range(10))
 
 
-def test_a_batch_is_bounded_in_images_and_in_frames(tmp_path):
+def test_batch_is_bounded_in_images_and_in_frames(tmp_path):
     still = archive.film(tmp_path / "still.film", ["red"] * (MAX_FRAMES_OF_BATCH + 2))
     assert [list(batch.images.shape[:1]) for batch in batches(still)] == [[1], [1]]
     assert [len(batch.times) for batch in batches(still)] == [MAX_FRAMES_OF_BATCH, 2]
@@ -82,14 +82,14 @@ def films(tmp_path):
     return folder
 
 
-def test_a_still_frame_has_the_embedding_of_the_last_encoded_one(films, tmp_path):
-    encoder, other = archive.Encoder(), archive.Encoder()
+def test_still_frame_has_the_embedding_of_the_last_encoded(films, tmp_path):
+    encoder, full_encoder = archive.Encoder(), archive.Encoder()
     index = archive.create(tmp_path / "index", films)
     report, _ = archive.fill(index, encoder)
     assert encoder.seen == 3 + 2 and (report.frames, report.still) == (47, 42)
     complete = archive.create(tmp_path / "complete", films, every_frame=True)
-    report, _ = archive.fill(complete, other)
-    assert other.seen == 47 and (report.frames, report.still) == (47, 0)
+    report, _ = archive.fill(complete, full_encoder)
+    assert full_encoder.seen == 47 and (report.frames, report.still) == (47, 0)
     for name, encoded in (("a.film", [0, 0, 0, 3, 4, 4]), ("b.film", [0] * 40 + [40])):
         content = index.videos[name].content
         shared, all_frames = index.read(content), complete.read(content)
@@ -99,10 +99,10 @@ def test_a_still_frame_has_the_embedding_of_the_last_encoded_one(films, tmp_path
     assert index.key != complete.key
 
 
-def test_an_index_keeps_its_mode(films, tmp_path):
+def test_index_keeps_its_mode(films, tmp_path):
     index = archive.create(tmp_path / "index", films, every_frame=True)
     assert Index.open(index.directory).every_frame
-    with index.writing() as writer:  # as an index that was made before there were modes
+    with index.writing() as writer:  # as in an index from before there were modes
         writer.execute("DELETE FROM settings WHERE name = 'every_frame'")
     older = Index.open(index.directory)
     assert older.every_frame and older.key == index.key

@@ -1,4 +1,4 @@
-"""An archive that is asked: the right video and second, filters, what is refused, what changes."""
+"""Queries of a library: ranking, moments, filters, warnings, refusals and concurrent changes."""
 
 import dataclasses
 import datetime
@@ -46,7 +46,7 @@ def library(index):
 
 
 @pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames", "segments", None])
-def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
+def test_video_and_moment_of_a_text_come_first(index, ranker):
     library = archive.opened(index, ranker=ranker)
     [hit] = library.query("blue", k=1)
     assert (hit.video, hit.folder, hit.path.name) == ("trips/c.film", "trips", "c.film")
@@ -57,11 +57,13 @@ def test_the_video_and_the_moment_of_a_sentence_come_first(index, ranker):
 
 
 def test_accents_are_composed_in_queries(library, monkeypatch):
-    asked, sentences = [], library.encoder.encode_texts
-    monkeypatch.setattr(library.encoder, "encode_texts", lambda x: asked.extend(x) or sentences(x))
+    texts, encode_texts = [], library.encoder.encode_texts
+    monkeypatch.setattr(
+        library.encoder, "encode_texts", lambda x: texts.extend(x) or encode_texts(x)
+    )
     for form in ("NFC", "NFD"):
         library.query(unicodedata.normalize(form, "café 강아지"))
-    assert asked == ["café 강아지"] * 2
+    assert texts == ["café 강아지"] * 2
 
 
 def test_moments_are_separate_and_sorted_by_score(index):
@@ -73,7 +75,7 @@ def test_moments_are_separate_and_sorted_by_score(index):
     assert len(library.query("red", moments=1)[0].moments) == 1
 
 
-def test_scores_are_probabilities_where_the_encoder_has_them(index):
+def test_scores_are_probabilities_if_the_encoder_has_them(index):
     plain = archive.opened(index, ranker="best_frame")
     learned = archive.Encoder(probable=True)
     probable = archive.opened(index, ranker="best_frame", encoder=learned)
@@ -83,14 +85,18 @@ def test_scores_are_probabilities_where_the_encoder_has_them(index):
         assert probability.moments[0].score == pytest.approx(probability.scores.max())
         assert probability.moments[0][:3] == cosine.moments[0][:3]
         assert (probability.score_kind, cosine.score_kind) == ("probability", "cosine")
-    for ranker in ("top_3_frames", "segments"):  # whose scores are no cosines of a frame
-        plain, same = (archive.opened(index, ranker=ranker, encoder=one).query("red")
-                       for one in (archive.Encoder(), learned))  # fmt: skip
-        assert [hit.score for hit in plain] == [hit.score for hit in same]
+    for ranker in ("top_3_frames", "segments"):  # their scores are not cosines of a frame
+        plain, probable = (archive.opened(index, ranker=ranker, encoder=encoder).query("red")
+                           for encoder in (archive.Encoder(), learned))  # fmt: skip
+        assert [hit.score for hit in plain] == [hit.score for hit in probable]
 
 
 def videos(hits):
     return sorted(hit.video for hit in hits)
+
+
+def videos_of(hits):
+    return [hit.video for hit in hits]
 
 
 def test_filters_by_folder_and_date(library):
@@ -118,27 +124,27 @@ def test_picture_finds_similar_videos_alone_and_with_text(library, films, index,
     assert library.query(image=image.read_bytes())[0].score == hits[0].score
     with pytest.raises(SearchError, match="not an image"):
         library.query(image=b"text")
-    # The instant's video is left out, and copies of it; its id names it as well.
+    # The video of the instant and its copies are left out; an id names it, too.
     (films / "copy.film").write_bytes((films / "d.film").read_bytes())
     archive.fill(index)
     for video in ("d.film", str(films / "copy.film"), library.videos()[3].id):
         like = library.query(like=(video, 4.6))
         assert like[0].video == "trips/c.film" and like[0].moments[0][:2] == (10, 14)
         assert {hit.video for hit in like} == set(DAYS)
-    # With words: the unit mean of both vectors, against all frames in a loop.
+    # With a text, the query is the normalised mean of both vectors.
     encoder = archive.Encoder()
     vectors = archive.embed(np.asarray([archive.COLOURS["blue"], archive.COLOURS["red"]], float))
-    asked = vectors.sum(0) / np.linalg.norm(vectors.sum(0))
+    query_vector = vectors.sum(0) / np.linalg.norm(vectors.sum(0))
     for hit in library.query("red", like=("d.film", 5), k=9):
         frames = encoder.encode_images(np.load(hit.path)[:, None, None])
-        assert hit.score == pytest.approx((frames @ asked).max(), abs=1e-3)
+        assert hit.score == pytest.approx((frames @ query_vector).max(), abs=1e-3)
 
 
 def test_scores_of_pictures_are_cosines_for_every_encoder(index):
     pair = [archive.opened(index, encoder=archive.Encoder(probable=p)) for p in (0, 1)]
-    plain, probable = (one.query("red", like=("b.film", 0)) for one in pair)
+    plain, probable = (library.query("red", like=("b.film", 0)) for library in pair)
     assert [hit.score for hit in plain] == [hit.score for hit in probable]
-    # The archive is too small for a threshold that does not come from probabilities of texts.
+    # The archive is too small for an estimated threshold.
     assert {(hit.score_kind, hit.is_match) for hit in [*plain, *probable]} == {("cosine", None)}
 
 
@@ -175,16 +181,19 @@ def test_equal_contents_are_one_result_and_ties_follow_paths(films, index):
 
 
 def test_offset_and_min_score_select_results(library):
-    every = library.query("red", k=9)
+    results = library.query("red", k=9)
     pages = [hit for start in range(4) for hit in library.query("red", k=1, offset=start)]
-    assert [hit.video for hit in pages] == [hit.video for hit in every] == videos_by(every)
+    assert [hit.video for hit in pages] == [hit.video for hit in results] == videos_by(results)
     assert library.query("red", offset=3) == []
-    kept = library.query("red", min_score=every[1].score)
-    assert [hit.video for hit in kept] == [hit.video for hit in every[:2]]
+    best = library.query("red", min_score=results[1].score)
+    assert [hit.video for hit in best] == [hit.video for hit in results[:2]]
 
 
 def test_empty_results_say_why(library, films, tmp_path):
-    results = lambda **fields: library.query("red", **fields)
+
+    def results(**fields):
+        return library.query("red", **fields)
+
     assert results(since="2999").reason == "no video is of 2999 or later"
     assert results(until="1999").reason == "no video is of 1999 or earlier"
     assert results(longer=99).reason == "no video is 99 s long or longer"
@@ -210,17 +219,17 @@ def test_results_keep_their_warnings_when_sliced(library):
     results = library.query("red", k=3)
     results.warnings.append("a disk is offline")
     part = results[1:]
-    assert [one.video for one in part] == [one.video for one in results][1:]
+    assert videos_of(part) == videos_of(results)[1:]
     assert part.warnings == ["a disk is offline"] and part[0] == results[1]
 
 
-def test_a_picture_that_the_index_lacks_is_refused(library, index):
-    for asked, complaint in (
+def test_unknown_instant_or_video_is_refused(library, index):
+    for options, message in (
         ({"like": ("b.flim", 0)}, "did you mean 'b.film'"),
         ({"like": ("b.film", 21)}, "has no second 21"),
     ):
-        with pytest.raises(SearchError, match=complaint):
-            library.query(**asked)
+        with pytest.raises(SearchError, match=message):
+            library.query(**options)
     with pytest.raises(SearchError, match="'x'"):
         library.entry("x")
     with pytest.raises(QueryError) as refused:
@@ -245,35 +254,29 @@ def test_failed_videos_are_listed_and_not_searched(library, films, index):
     archive.fill(index)
     assert "bad.film" not in videos(library.query("red"))
     [bad] = [entry for entry in library.videos() if entry.video == "bad.film"]
-    assert bad.state == "failed" and "no film" in bad.reason
+    assert bad.state == "failed" and "not a film" in bad.reason
     status = library.status()
     assert (status["videos"], status["failed"], status["ranker"]) == (3, 1, "best_frame")
     assert status["seconds"] == 54 and status["bytes"] > 0
 
 
-def test_index_without_a_usable_video_is_refused(tmp_path):
-    (tmp_path / "films").mkdir()
-    (tmp_path / "films" / "bad.film").write_bytes(b"broken")
-    index = archive.indexed(tmp_path / "index", tmp_path / "films")
-    library = archive.opened(index)
-    with pytest.raises(SearchError, match="indexed"):
-        library.query("red")
-
-
 @pytest.mark.parametrize("ranker", ["best_frame", "segments"])
-@pytest.mark.parametrize("asked", [False, True])
-def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
-    open_ = lambda: archive.opened(index, ranker=ranker)
-    library = open_()
-    if asked:  # rows are packed: the damage shows when the moments are looked for
+@pytest.mark.parametrize("has_queried", [False, True])
+def test_damaged_vectors_are_left_out_with_a_line(index, ranker, has_queried):
+
+    def open_library():
+        return archive.opened(index, ranker=ranker)
+
+    library = open_library()
+    if has_queried:  # rows are packed, so the damage shows when moments are computed
         library.query("red")
-        library = open_()
+        library = open_library()
     archive.damage(index, "b.film")
-    if ranker == "best_frame":  # threads read what queries of several parts need
-        hits = open_().query("black", then="green", k=9)
+    if ranker == "best_frame":  # threads read the rows for queries of several parts
+        hits = open_library().query("black", then="green", k=9)
         assert "b.film" not in videos(hits) and "'b.film'" in hits.warnings[0]
-    for one in (library, open_()):
-        hits = one.query("red", k=9)
+    for opened_library in (library, open_library()):
+        hits = opened_library.query("red", k=9)
         assert videos(hits) == ["a.film", "trips/c.film"]
         [line] = hits.warnings
         assert "'b.film'" in line and "index the folder again" in line
@@ -283,12 +286,12 @@ def test_damaged_vectors_are_left_out_with_a_line(index, ranker, asked):
         path.unlink()
     shutil.rmtree(index.directory / "packed", ignore_errors=True)
     with pytest.raises(DamagedError) as error:
-        open_().query("red")
+        open_library().query("red")
     assert "of 3 videos are damaged or missing, for example: the embeddings of" in str(error.value)
     assert str(error.value).count("embeddings-") == 1
 
 
-def test_two_queries_may_meet_the_same_damage(index, monkeypatch):
+def test_concurrent_queries_may_meet_the_same_damage(index, monkeypatch):
     library = archive.opened(index)
     library.query("red")
     archive.damage(index, "b.film")
@@ -317,42 +320,45 @@ def test_damage_of_several_videos_is_one_line(index):
 
 
 def test_offline_videos_are_left_out_and_come_back(library, films, tmp_path, index):
-    found = lambda hits: [(hit.video, hit.score, hit.moments) for hit in hits]
-    first = library.query("red", k=9)
-    every = found(first)
-    assert not first.warnings
-    gone_with = {"trips": ["trips/c.film"], "b.film": ["b.film"], "": list(DAYS)}
-    for name, gone in gone_with.items():
+
+    def summary(hits):
+        return [(hit.video, hit.score, hit.moments) for hit in hits]
+
+    hits = library.query("red", k=9)
+    expected = summary(hits)
+    assert not hits.warnings
+    paths_by_name = {"trips": ["trips/c.film"], "b.film": ["b.film"], "": list(DAYS)}
+    for name, paths in paths_by_name.items():
         place = films / name
-        place.rename(tmp_path / "away")
+        place.rename(tmp_path / "elsewhere")
         hits = library.query("red", k=9)
-        assert found(hits) == [hit for hit in every if hit[0] not in gone]
+        assert summary(hits) == [hit for hit in expected if hit[0] not in paths]
         [line] = hits.warnings
         assert "left out" in line
-        assert [e.video for e in library.videos() if e.state == "offline"] == gone
+        assert [e.video for e in library.videos() if e.state == "offline"] == paths
         assert archive.opened(index).query("red", k=9).warnings
-        (tmp_path / "away").rename(place)
-        assert found(library.query("red", k=9)) == every
-    films.rename(tmp_path / "away")
+        (tmp_path / "elsewhere").rename(place)
+        assert summary(library.query("red", k=9)) == expected
+    films.rename(tmp_path / "elsewhere")
     films.mkdir()  # where a disk was mounted
     assert library.query("red") == [] and library.status()["offline"] == 3
     assert archive.fill(index)[0].offline == 3
     films.rmdir()
-    (tmp_path / "away").rename(films)
-    assert found(library.query("red", k=9)) == every
+    (tmp_path / "elsewhere").rename(films)
+    assert summary(library.query("red", k=9)) == expected
 
 
-def test_video_that_is_replaced_while_the_index_is_read(films, index, monkeypatch):
+def test_video_may_be_replaced_while_the_index_is_read(films, index, monkeypatch):
     entries, records = search.Index.entries, search.Index.records
-    again = search.open(index.directory).open_index()
+    writer = search.open(index.directory).open_index()
 
     def replace_after(read):
         def reading(self):
-            found = read(self)
+            rows = read(self)
             monkeypatch.undo()
             archive.film(films / "b.film", ["red"] * 9)
-            archive.fill(again)
-            return found
+            archive.fill(writer)
+            return rows
 
         return reading
 
@@ -363,24 +369,24 @@ def test_video_that_is_replaced_while_the_index_is_read(films, index, monkeypatc
     assert [hit.video for hit in library.query("red", k=2)] == ["a.film", "b.film"]
 
 
-def test_embeddings_that_cannot_be_read_are_read_again_by_the_next_query(library, monkeypatch):
+def test_embeddings_that_cannot_be_read_are_read_again(library, monkeypatch):
     expected = library.query("red")
     read = embeddings._read
 
-    def fail_once(*given):
+    def fail_once(*arguments):
         monkeypatch.setattr(embeddings, "_read", read)
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(embeddings, "_read", fail_once)
-    results = library.query("red", k=9)
-    assert len(results) == 2 and "(Too many open files)" in results.warnings[0]
-    again = library.query("red")
-    assert [hit.video for hit in again] == [hit.video for hit in expected]
-    assert again.warnings == []
+    incomplete = library.query("red", k=9)
+    assert len(incomplete) == 2 and "(Too many open files)" in incomplete.warnings[0]
+    results = library.query("red")
+    assert [hit.video for hit in results] == [hit.video for hit in expected]
+    assert results.warnings == []
 
 
 def test_many_embeddings_that_cannot_be_read_are_an_error(library, monkeypatch):
-    def fail(*given):
+    def fail(*arguments):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(embeddings, "_read", fail)
@@ -393,7 +399,7 @@ def test_many_embeddings_that_cannot_be_read_are_an_error(library, monkeypatch):
 
 def test_warning_about_a_missing_root_is_linear_in_its_videos(library, films, tmp_path):
     snapshot, _ = library._ready()
-    films.rename(tmp_path / "away")
+    films.rename(tmp_path / "elsewhere")
 
     def seconds(count):
         many = [snapshot.videos[0]._replace(video=f"trips/{i}.film") for i in range(count)]
@@ -406,7 +412,7 @@ def test_warning_about_a_missing_root_is_linear_in_its_videos(library, films, tm
     assert seconds(20_000) < 8 * seconds(5_000) + 0.1
 
 
-def test_folders_that_were_not_listed_are_named_until_they_are(library, films, index):
+def test_folder_that_is_not_listed_stays_in_the_warnings(library, films, index):
     (films / "trips").rename(films / "unlisted")
     (films / "unlisted" / "more").mkdir()
     for _ in range(2):
@@ -433,9 +439,8 @@ def test_results_whose_files_were_replaced_are_named(library, films):
     assert library.query("red", folder="trips").warnings == []
 
 
-def test_the_end_of_a_long_text_that_is_not_searched_is_named(library, monkeypatch):
-    limit = lambda self, text: text[40:]
-    monkeypatch.setattr(archive.Encoder, "rest", limit, raising=False)
+def test_ignored_end_of_a_long_text_is_named(library, monkeypatch):
+    monkeypatch.setattr(archive.Encoder, "rest", lambda self, text: text[40:], raising=False)
     assert library.query("red").warnings == []
     text = "a red circle beside nothing that anyone would ever see"
     [line] = library.query(["red", text]).warnings
@@ -446,19 +451,19 @@ def test_the_end_of_a_long_text_that_is_not_searched_is_named(library, monkeypat
 def test_concurrent_queries_get_the_same_answers(library):
     expected = [hit.video for hit in library.query("red", k=3)]
     with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(lambda _: library.query("red", k=3), "abc"))
-    assert [[hit.video for hit in hits] for hits in found] == [expected] * 3
+        rankings = list(threads.map(lambda _: library.query("red", k=3), "abc"))
+    assert [[hit.video for hit in hits] for hits in rankings] == [expected] * 3
 
 
-def test_failure_in_a_thread_is_raised_and_the_next_query_works(library, monkeypatch):
+def test_error_in_a_thread_is_raised_for_that_query_only(library, monkeypatch):
     def fail(*arguments):
         raise SearchError("broken")
 
-    now = library._ready()[0]
-    transcript, visual = now.signals["transcript"], now.visual
-    for thing, name in ((transcript, "search"), (visual, "search"), (Search, "result")):
+    snapshot = library._ready()[0]
+    transcript, visual = snapshot.signals["transcript"], snapshot.visual
+    for owner, name in ((transcript, "search"), (visual, "search"), (Search, "result")):
         with monkeypatch.context() as patch, pytest.raises(SearchError, match="broken"):
-            patch.setattr(thing, name, fail)
+            patch.setattr(owner, name, fail)
             library.query("red")
     assert library.query("red")
 
@@ -493,16 +498,20 @@ def test_filters_agree_with_a_loop_over_random_entries():
         for t, u in rng.integers(0, 20, (50, 2)) / 2  # half at midnight
     ]
     for folder in (None, *folders):
-        first, last = sorted(int(one) for one in rng.integers(0, 10, 2))
+        first, last = sorted(rng.integers(0, 10, 2).tolist())
         since, until = (day + datetime.timedelta(days=n) for n in (first, last))
-        found = filters.passing(
+        passing = filters.passing(
             entries, Query("x", folder=folder, since=since, until=until.isoformat())
         )
-        for one, kept in zip(entries, found, strict=True):
-            within = not folder or one.folder == folder or one.folder.startswith(folder + "/")
-            date = one.recorded or one.modified
+        for candidate, passes in zip(entries, passing, strict=True):
+            within = (
+                not folder
+                or candidate.folder == folder
+                or candidate.folder.startswith(folder + "/")
+            )
+            date = candidate.recorded or candidate.modified
             days = (datetime.datetime.fromtimestamp(date).date() - day).days
-            assert kept == (within and first <= days <= last)
+            assert passes == (within and first <= days <= last)
 
 
 def test_filters_of_any_case_agree_with_a_loop():
@@ -517,17 +526,18 @@ def test_filters_of_any_case_agree_with_a_loop():
         (5, None, (), None), (None, 9, (), "TRIPS"),
         (3, 15, ["oma"], None), (0, 19, ["B", "oma"], "x"),
     ):  # fmt: skip
-        found = filters.passing(
+        passing = filters.passing(
             entries, Query("x", folder=folder, longer=longer, shorter=shorter, tags=tags)
         )
-        for one, kept in zip(entries, found, strict=True):
-            assert kept == (
-                (longer is None or one.duration >= longer)
-                and (shorter is None or one.duration <= shorter)
-                and all(tag.lower() in [own.lower() for own in one.tags] for tag in tags)
-                and (not folder or one.folder.lower().split("/")[0] == folder.lower())
+        for candidate, passes in zip(entries, passing, strict=True):
+            folded_tags = {tag.lower() for tag in candidate.tags}
+            assert passes == (
+                (longer is None or candidate.duration >= longer)
+                and (shorter is None or candidate.duration <= shorter)
+                and {tag.lower() for tag in tags} <= folded_tags
+                and (not folder or candidate.folder.lower().split("/")[0] == folder.lower())
             )
-        assert 0 < found.sum() < len(entries)
+        assert 0 < passing.sum() < len(entries)
     with pytest.raises(SearchError, match="did you mean 'Oma'"):
         filters.passing(entries, Query("x", tags=["Omi"]))
 
@@ -560,7 +570,7 @@ def test_folder_is_chosen_however_its_accents_are_encoded():
     ],
 )  # fmt: skip
 def test_date_covers_its_whole_span(text, first, after):
-    expected = [datetime.datetime(*one).timestamp() for one in (first, after)]
+    expected = [datetime.datetime(*fields).timestamp() for fields in (first, after)]
     assert list(times.date_span(text)) == expected
 
 
@@ -583,8 +593,8 @@ def test_bad_date_is_one_line():
 
 def test_last_dates_have_a_start_and_no_end():
     for text in ("9999", "9999-12", "9999-12-31", "9999-12-31T23:59:59"):
-        begin, end = times.date_span(text)
-        assert 253_370_000_000 < begin < end == float("inf")
+        start, end = times.date_span(text)
+        assert 253_370_000_000 < start < end == float("inf")
 
 
 def test_dates_of_every_year_are_formatted():
@@ -594,10 +604,7 @@ def test_dates_of_every_year_are_formatted():
 
 
 def test_query_of_an_empty_index_says_why(films, tmp_path, monkeypatch):
-    def full(file, data, offset):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def ask(index):
+    def reason(index):
         with pytest.raises(SearchError) as caught:
             archive.opened(index).query("red")
         line = str(caught.value)
@@ -608,22 +615,22 @@ def test_query_of_an_empty_index_says_why(films, tmp_path, monkeypatch):
     index = archive.create(tmp_path / "index", films)
     ended = "the last indexing run ended before it stored a video; "
     with monkeypatch.context() as disk:
-        disk.setattr(os, "pwrite", full)
+        disk.setattr(os, "pwrite", archive.fail_on_full_disk)
         with pytest.raises(SearchError, match="is full"):
             archive.fill(index)
-    assert ask(index) == f"{ended}index its folder again"
+    assert reason(index) == f"{ended}index its folder again"
     with monkeypatch.context() as disk:
-        disk.setattr(tempfile, "TemporaryFile", lambda dir: full(0, b"", 0))
+        disk.setattr(tempfile, "TemporaryFile", lambda dir: archive.fail_on_full_disk(0, b"", 0))
         advice = "make room, and repeat the command"
-        assert ask(index) == f"{ended}the disk of {index.directory} is full: {advice}"
+        assert reason(index) == f"{ended}the disk of {index.directory} is full: {advice}"
         error = PermissionError(errno.EACCES, "Permission denied", f"{index.directory}/tmp1")
         disk.setattr(tempfile, "TemporaryFile", mock.Mock(side_effect=error))
-        assert ask(index).startswith(f"{ended}{index.directory} may not be read or written by")
+        assert reason(index).startswith(f"{ended}{index.directory} may not be read or written by")
     with index.running():
-        assert ask(index) == "an indexing run has not stored its first video yet: wait for it"
+        assert reason(index) == "an indexing run has not stored its first video yet: wait for it"
     for name in DAYS:
         (films / name).write_bytes(b"broken")
     archive.fill(index)
-    assert ask(index).startswith("3 files could not be read, for example 'a.film' (")
+    assert reason(index).startswith("3 files could not be read, for example 'a.film' (")
     index.remove(DAYS)
-    assert ask(index) == "3 removed videos stay out until they are added again"
+    assert reason(index) == "3 removed videos stay out until they are added again"

@@ -55,9 +55,13 @@ def png(depth, kind, row, transparent):
 def pixels(image):
     """Return the pixels of a picture that the encoder receives."""
     received = []
-    encoder = archive.Encoder()
-    encoder.preprocess = lambda image: received.append(image) or image
-    pictures.embedding(encoder, image)
+
+    class RecordingEncoder(archive.Encoder):
+        def preprocess(self, image):
+            received.append(image)
+            return image
+
+    pictures.embedding(RecordingEncoder(), image)
     assert received[0].dtype == np.uint8
     return received[0]
 
@@ -85,12 +89,12 @@ def test_colour_profile_is_applied():
         changed = pixels(encoded(picture, icc_profile=exchanged)).astype(int)
         np.testing.assert_allclose(changed, np.asarray(green), atol=1)  # lcms rounds
     for profile in (b"damaged", srgb.replace(b"RGB XYZ", b"GRAYXYZ")):
-        found = pixels(encoded(red, icc_profile=profile))
-        np.testing.assert_array_equal(found, np.asarray(red))
+        image = pixels(encoded(red, icc_profile=profile))
+        np.testing.assert_array_equal(image, np.asarray(red))
     text_tag = TiffImagePlugin.ImageFileDirectory_v2()
     text_tag.tagtype[34675], text_tag[34675] = 2, "a text instead of a profile"
-    found = pixels(encoded(red, "TIFF", tiffinfo=text_tag))
-    np.testing.assert_array_equal(found, np.asarray(red))
+    image = pixels(encoded(red, "TIFF", tiffinfo=text_tag))
+    np.testing.assert_array_equal(image, np.asarray(red))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +115,7 @@ def test_pictures_without_a_defined_range_are_refused(values, reason, tmp_path):
         pixels(path.read_bytes())
 
 
-def test_transparent_pixels_show_the_ground():
+def test_transparent_pixels_become_grey():
     colours = [[(255, 0, 0, 0), (255, 0, 0, 255), (255, 0, 0, 128)]]
     image = Image.fromarray(np.asarray(colours, np.uint8))
     expected = [[(128, 128, 128), (255, 0, 0), (192, 64, 64)]]
@@ -124,7 +128,7 @@ def test_transparent_pixels_show_the_ground():
         np.testing.assert_array_equal(pixels(content), [[(128, 128, 128), (0, 255, 0)]])
 
 
-def test_transparent_value_of_16_bits_shows_the_ground():
+def test_transparent_value_of_16_bits_becomes_grey():
     image = Image.fromarray(np.asarray([[0, 257 * 9, 257 * 9 + 1]], np.uint16))
     content = encoded(image, transparency=257 * 9)
     np.testing.assert_array_equal(pixels(content)[0, :, 0], [0, 128, 9])
@@ -152,12 +156,12 @@ def test_tiff_in_which_zero_is_white_is_inverted(bits):
     ],
     ids=["16 bits", "12 bits", "alpha", "cut"],
 )
-def test_kinds_that_pillow_cannot_read_are_refused_as_such(content):
+def test_kinds_that_pillow_cannot_read_are_refused(content):
     with pytest.raises(QueryError, match="is damaged, or (TIFF|JPEG) that Pillow cannot read"):
         pixels(content)
 
 
-def test_other_formats_are_refused_by_a_list():
+def test_other_formats_are_refused_with_the_allowed_ones():
     image = Image.fromarray(GREY)
     for content in (encoded(image, "jpeg2000"), encoded(image, "ppm"), b"\0\0\0\x18ftypheic", b""):
         with pytest.raises(QueryError, match="format that is read: give one of JPEG, PNG"):
@@ -173,5 +177,5 @@ def test_other_formats_are_refused_by_a_list():
     ],
     ids=["4_bits", "2_bits", "rgb_of_16_bits"],
 )
-def test_transparent_value_of_any_depth_shows_the_ground(content, colour):
+def test_transparent_value_of_any_depth_becomes_grey(content, colour):
     np.testing.assert_array_equal(pixels(content), [[(128, 128, 128), colour]])

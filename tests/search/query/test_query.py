@@ -27,7 +27,7 @@ from hlformer_jax.search.query.query import Query
         ("since", {"text": "red", "since": "2026-12", "until": "2026-01"}),
     ],
 )
-def test_an_error_names_the_field_of_a_query(field, options):
+def test_error_names_the_field_of_a_query(field, options):
     with pytest.raises(QueryError) as refused:
         Query(**options)
     error = refused.value
@@ -35,12 +35,12 @@ def test_an_error_names_the_field_of_a_query(field, options):
     assert f"<{field}>" in error.phrased({field: f"<{field}>"})
 
 
-def test_filters_of_one_length_or_day_are_no_contradiction():
+def test_filters_of_one_length_or_day_are_allowed():
     Query("red", longer=9, shorter=9, since="2026-01-31", until="2026-01")
     Query("red", since="2026-01", until="2026-01-01")
 
 
-def test_a_query_is_stored_in_one_form():
+def test_query_is_stored_in_one_form():
     assert Query("red", then="", without="blue", signals="visual, transcript") == Query(
         ["red"], then=[], without=["blue"], signals=("visual", "transcript")
     )

@@ -14,7 +14,7 @@ from hlformer_jax.search.query.search import Search
 from hlformer_jax.search.serve import schemas
 
 
-class Other(archive.Encoder):
+class SwappedEncoder(archive.Encoder):
     """An encoder of the same width for which red is blue and blue is red."""
 
     name = "swapped"
@@ -41,34 +41,34 @@ def rebuild(index, films):
 
 
 @pytest.fixture
-def loaded(monkeypatch):
-    """Let encoders be loaded by their names; return the names of those that were loaded."""
+def loaded_names(monkeypatch):
+    """Replace the loading of encoders; return the names of the loaded encoders."""
     names = []
 
-    def load(facts, given):
+    def load(facts, encoder):
         names.append(facts.name)
-        return Other() if facts.name == Other.name else archive.Encoder()
+        return SwappedEncoder() if facts.name == SwappedEncoder.name else archive.Encoder()
 
     monkeypatch.setattr(library_module, "reload_encoder", load)
     return names
 
 
-def test_encoder_of_the_new_index_is_loaded(index, rebuild, loaded):
+def test_encoder_of_the_new_index_is_loaded(index, rebuild, loaded_names):
     library = search.open(index.directory)
     assert library.query("red", k=1)[0].video == "a.film"
-    rebuild(Other())
+    rebuild(SwappedEncoder())
     assert library.query("red", k=1)[0].video == "trips/c.film"
     assert library.encoder.name == library.encoder_name == "swapped"
     rebuild(archive.Encoder())
     assert library.encoder_name == "colours"  # before the next query
     assert library.query("red", k=1)[0].video == "a.film"
-    assert loaded == ["colours", "swapped", "colours"]
+    assert loaded_names == ["colours", "swapped", "colours"]
 
 
-def test_given_encoder_of_the_old_index_is_refused(index, rebuild):
+def test_encoder_of_the_old_index_is_refused(index, rebuild):
     library = archive.opened(index)
     library.query("red")
-    rebuild(Other())
+    rebuild(SwappedEncoder())
     for _ in range(2):
         with pytest.raises(QueryError, match="was made by the encoder 'swapped'"):
             library.query("red")
@@ -77,7 +77,7 @@ def test_given_encoder_of_the_old_index_is_refused(index, rebuild):
     assert library.query("red", k=1)[0].video == "a.film"
 
 
-def test_encoder_is_kept_for_an_equal_index(index, rebuild, loaded):
+def test_encoder_is_kept_for_an_equal_index(index, rebuild, loaded_names):
     library = search.open(index.directory)
     library.query("red")
     library.tag("a.film", ["x"])
@@ -86,21 +86,21 @@ def test_encoder_is_kept_for_an_equal_index(index, rebuild, loaded):
         assert not library.query("red", k=1)[0].tags
         assert not library.entry(library.query("red", k=1)[0].id).tags
         library.tag("a.film", ["x"])
-    assert loaded == ["colours"]
+    assert loaded_names == ["colours"]
 
 
-def test_default_model_of_the_old_index_is_dropped(index, rebuild, loaded, tmp_path):
+def test_default_model_of_the_old_index_is_dropped(index, rebuild, loaded_names, tmp_path):
     with index.writing() as writer:
         writer.set_checkpoint(tmp_path / "run")
     library = search.open(index.directory)
     assert library.ranker_name == str(tmp_path / "run")
-    rebuild(Other())
+    rebuild(SwappedEncoder())
     assert library.ranker_name == "best_frame"
     assert library.query("red", k=1)[0].video == "trips/c.film"
 
 
 def test_open_index_refuses_to_write_into_another(index, rebuild):
-    new = rebuild(Other())
+    new = rebuild(SwappedEncoder())
     before = archive.everything(new.directory)
     actions = [lambda: archive.fill(index), lambda: index.remove(["a.film"]), index.summary]
     for act in actions:
@@ -110,11 +110,11 @@ def test_open_index_refuses_to_write_into_another(index, rebuild):
 
 
 def test_index_that_is_replaced_during_a_query_is_queried_again(
-    index, rebuild, loaded, monkeypatch
+    index, rebuild, loaded_names, monkeypatch
 ):
     library = search.open(index.directory)
     rank = Search.rank
-    replacements = [Other()]
+    replacements = [SwappedEncoder()]
 
     def replace_once(*arguments):
         if replacements:

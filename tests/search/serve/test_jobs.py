@@ -144,7 +144,7 @@ def test_second_folder_is_added_listed_and_removed(client, films, tmp_path):
     assert job["state"] == "done" and job["line"] == "the index: 1 indexed, 1 failed"
     assert job["notes"] == [
         f"{folder} is a further folder of the index, 'photos'",
-        "photos//bad.film: is no film: copy it again",
+        "photos//bad.film: is not a film: copy it again",
     ]
     first, second = client.get("/api/roots").json()["roots"]
     assert first == {"name": "", "path": str(films), "available": True, "videos": 3, "failed": 0}
@@ -418,4 +418,4 @@ def test_job_can_be_stopped_while_it_reads_a_large_file(live, films, monkeypatch
 def test_undecodable_name_is_shown_with_replacements(client, films):
     (films / os.fsdecode(b"caf\xe9.film")).write_bytes(b"broken")
     job = change(client, "index")
-    assert job["notes"] == ["caf\ufffd.film: is no film: copy it again"]
+    assert job["notes"] == ["caf\ufffd.film: is not a film: copy it again"]

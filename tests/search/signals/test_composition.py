@@ -14,7 +14,7 @@ from hlformer_jax.search.signals.composition import chain
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    """Of films of random colours: 17, of 1 to 63 frames."""
+    """An index of 17 films of random colours, of 1 to 63 frames."""
     folder = tmp_path_factory.mktemp("archive")
     films = folder / "films"
     for i in range(16):
@@ -23,25 +23,25 @@ def index(tmp_path_factory):
     return archive.indexed(folder / "index", films)
 
 
-def brute(index, wanted, unwanted=(), levels=(), within=None):
-    """The score of every video by loops over its frames, and the best sequence's ends.
+def brute(index, required, unwanted=(), levels=(), within=None):
+    """Return the score of each video by loops over its frames, and the ends of its best sequence.
 
-    Without a sequence, the scores of the frames instead of the ends.
+    Without a sequence, return the scores of the frames in place of the ends.
     """
-    encoder, found = archive.Encoder(), {}
+    encoder, scores_by_video = archive.Encoder(), {}
     for name, record in index.videos.items():
         arrays = index.read(record.content)
         frames = arrays.vectors.astype(np.float32)
         parts = []
-        for vector in encoder.encode_texts(wanted):
+        for vector in encoder.encode_texts(required):
             scores = [float(frame @ vector) for frame in frames]
             for i, baseline in enumerate(levels):
-                other = encoder.encode_texts(unwanted)[i]
+                unwanted_vector = encoder.encode_texts(unwanted)[i]
                 for f, frame in enumerate(frames):
-                    scores[f] -= max(float(frame @ other) - baseline, 0)
+                    scores[f] -= max(float(frame @ unwanted_vector) - baseline, 0)
             parts.append(scores)
         if within is None:
-            found[name] = np.mean([max(part) for part in parts]), np.mean(parts, axis=0)
+            scores_by_video[name] = np.mean([max(part) for part in parts]), np.mean(parts, axis=0)
             continue
         best = -np.inf, None
         for places in itertools.combinations(range(len(frames)), len(parts)):
@@ -50,11 +50,11 @@ def brute(index, wanted, unwanted=(), levels=(), within=None):
                 score = np.mean([parts[i][place] for i, place in enumerate(places)])
                 if score > best[0]:
                     best = score, (times[0], times[-1])
-        found[name] = best
-    return found
+        scores_by_video[name] = best
+    return scores_by_video
 
 
-@pytest.fixture(params=[1, 2**30], ids=["rounded", "whole"])
+@pytest.fixture(params=[1, 2**30], ids=["quantised", "exact"])
 def library(index, monkeypatch, request):
     monkeypatch.setattr(packed, "MIN_QUANTISED_ROWS", request.param)
     monkeypatch.setattr(composition, "VIDEOS_PER_BATCH", 2)  # most videos are behind the bound
@@ -62,7 +62,7 @@ def library(index, monkeypatch, request):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "options"),
+    ("required", "options"),
     [
         (["red", "green white"], {}),
         (["red", "blue", "yellow"], {"without": "green"}),
@@ -76,28 +76,32 @@ def library(index, monkeypatch, request):
         (["red"], {"then": "blue", "within": 0.5}),
     ],
 )  # fmt: skip
-def test_scores_are_those_of_a_loop_over_all_frames(library, index, wanted, options):
-    texts = lambda one: [one] if isinstance(one, str) else one
-    then, without = (texts(options.get(name, [])) for name in ("then", "without"))
+def test_scores_agree_with_a_loop_over_all_frames(library, index, required, options):
+
+    def texts(name):
+        option = options.get(name, [])
+        return [option] if isinstance(option, str) else option
+
+    following, unwanted = texts("then"), texts("without")
     ranker = library._ready()[0].visual.ranker
     levels = [
-        visual.chosen_threshold(ranker, one, None)
-        for one in (archive.Encoder().encode_texts(without) if without else ())
+        visual.chosen_threshold(ranker, vector, None)
+        for vector in (archive.Encoder().encode_texts(unwanted) if unwanted else ())
     ]
-    within = options.get("within", 60) if then else None
-    expected = brute(index, [*wanted, *then], without, levels, within)
-    expected = {name: one for name, one in expected.items() if np.isfinite(one[0])}
+    within = options.get("within", 60) if following else None
+    expected = brute(index, [*required, *following], unwanted, levels, within)
+    expected = {name: result for name, result in expected.items() if np.isfinite(result[0])}
     order = sorted(expected, key=lambda name: (-round(expected[name][0], 5), name))
     for k in (1, 4, 99):
-        hits = library.query(wanted, k=k, **options)
+        hits = library.query(required, k=k, **options)
         assert [hit.video for hit in hits] == order[:k]
         for hit in hits:
-            score, more = expected[hit.video]
+            score, details = expected[hit.video]
             assert hit.score == pytest.approx(score, abs=1e-5) and np.isfinite(hit.scores).all()
             if within is None:
-                np.testing.assert_allclose(hit.scores, more, atol=1e-5)
+                np.testing.assert_allclose(hit.scores, details, atol=1e-5)
             else:  # the moment goes from the first of the sequence to the last
-                assert hit.moments[0].peak == more[0] and hit.moments[0].end >= more[1] + 1
+                assert hit.moments[0].peak == details[0] and hit.moments[0].end >= details[1] + 1
 
 
 def test_bounds_are_not_below_the_largest_product(library, index):
@@ -108,8 +112,8 @@ def test_bounds_are_not_below_the_largest_product(library, index):
         (queries @ index.read(record.content).vectors.astype(np.float32).T).max(-1)
         for record in index.records().values()
     ]
-    above = ranker.bounds(queries) - np.stack(largest, axis=-1)
-    assert above.min() >= 0 and above.max() < 0.02
+    excess = ranker.bounds(queries) - np.stack(largest, axis=-1)
+    assert excess.min() >= 0 and excess.max() < 0.02
 
 
 def test_each_of_several_sentences_has_its_moment(tmp_path):
@@ -124,12 +128,12 @@ def test_each_of_several_sentences_has_its_moment(tmp_path):
     assert library.query("red", then="blue", within=2)[0].score < first.score
     archive.film(films / "r.film", ["red"])
     archive.fill(index)
-    seen = archive.opened(index).query(like=("r.film", 0), then="blue")[0]
-    assert seen.video == "d.film" and seen.moments[0][:2] == (4, 11)
+    hit = archive.opened(index).query(like=("r.film", 0), then="blue")[0]
+    assert hit.video == "d.film" and hit.moments[0][:2] == (4, 11)
 
 
 @pytest.mark.parametrize("probable", [True, False])
-def test_text_that_no_video_shows_has_no_good_match(tmp_path, probable):
+def test_text_that_no_video_shows_has_no_good_match(tmp_path, probable, monkeypatch):
     films = tmp_path / "films"
     for i in range(12):  # grey and black scenes; red in one of them
         rows = np.random.default_rng(i).normal(90, 6, size=(90, 3))
@@ -137,8 +141,12 @@ def test_text_that_no_video_shows_has_no_good_match(tmp_path, probable):
         archive.film(films / f"{i:02}.film", rows.clip(0, 255))
     index = archive.indexed(tmp_path / "index", films)
     encoder = archive.Encoder(probable=probable)
-    if probable:  # 0.01 at a cosine of 0.82, which grey and red have not
-        encoder.probability = lambda cosine: 1 / (1 + np.exp(-(60 * cosine - 54)))
+
+    def probability(cosine):  # 0.01 at a cosine of 0.82, more than between grey and red
+        return 1 / (1 + np.exp(-(60 * cosine - 54)))
+
+    if probable:
+        monkeypatch.setattr(encoder, "probability", probability)
     library = archive.opened(index, encoder=encoder)
     hits = library.query("red", k=12)
     assert hits.good and [hit.video for hit in hits if hit.is_match] == ["03.film"]
@@ -177,5 +185,5 @@ def test_only_contents_that_pass_the_filters_are_searched(monkeypatch):
     monkeypatch.setattr(composition, "VIDEOS_PER_BATCH", 1)
     required, nothing = np.ones((2, 3), np.float32), np.ones((0, 3), np.float32)
     query = composition.ComposedQuery(Products(), None, required, nothing, np.ones(0), None)
-    found = query.best(1, np.asarray([False, True, True]))
-    np.testing.assert_array_equal(found, np.asarray([-np.inf, 0.5, -np.inf], np.float32))
+    scores = query.best(1, np.asarray([False, True, True]))
+    np.testing.assert_array_equal(scores, np.asarray([-np.inf, 0.5, -np.inf], np.float32))

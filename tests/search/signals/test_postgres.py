@@ -1,4 +1,4 @@
-"""Search in PostgreSQL: schemas, uploads that end anywhere, and the ranking of an index alone.
+"""Search in PostgreSQL: schemas, interrupted uploads, and the same ranking as without it.
 
 The server is a real one, started for the tests.
 """
@@ -35,23 +35,23 @@ def films(tmp_path):
 
 
 def opened(index, store, **options):
-    """The library of an index, on a store or, with None, without one."""
+    """Open the library of an index on a store; None for a library without a store."""
     return archive.opened(index, store=store, **options)
 
 
-def agree(found, expected, tolerance=1e-6):
-    """The same videos in the same order, of the same scores and moments, up to rounding."""
-    assert [hit.video for hit in found] == [hit.video for hit in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.score == pytest.approx(other.score, abs=tolerance)
-        assert len(one.moments) == len(other.moments)
-        np.testing.assert_allclose(one.scores, other.scores, atol=tolerance)
-        for moment, same in zip(one.moments, other.moments, strict=True):
-            assert moment == pytest.approx(same, abs=tolerance)
+def agree(results, expected, tolerance=1e-6):
+    """Check that results have equal videos, scores and moments, up to rounding."""
+    assert [hit.video for hit in results] == [hit.video for hit in expected]
+    for hit, expected_hit in zip(results, expected, strict=True):
+        assert hit.score == pytest.approx(expected_hit.score, abs=tolerance)
+        assert len(hit.moments) == len(expected_hit.moments)
+        np.testing.assert_allclose(hit.scores, expected_hit.scores, atol=tolerance)
+        for moment, expected_moment in zip(hit.moments, expected_hit.moments, strict=True):
+            assert moment == pytest.approx(expected_moment, abs=tolerance)
 
 
 def sql(address, text):
-    """The rows of a statement, in the schema of an address."""
+    """Execute a statement in the schema of an address; return the rows."""
     server, _, schema = address.partition("&schema=")
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f'SET search_path = "{schema}"')
@@ -123,7 +123,7 @@ def test_server_error_does_not_show_the_password(monkeypatch, index):
     monkeypatch.setattr(psycopg, "connect", refuse)
     with pytest.raises(SearchError, match="failed") as refused:
         store.check(index, UntrainedRanker("best_frame", index, None))
-    assert not any(one in str(refused.value) for one in ("cret", "k&y", "k%26y"))
+    assert not any(secret in str(refused.value) for secret in ("cret", "k&y", "k%26y"))
 
 
 @pytest.mark.parametrize(
@@ -161,12 +161,12 @@ class TestServer:
             opened(index, address, ranker="segments").query("red")
         faster = archive.create(tmp_path / "faster", films, fps=2)
         archive.fill(faster)
-        for act in (lambda one: one.upload(), lambda one: one.query("red")):
+        for act in (lambda library: library.upload(), lambda library: library.query("red")):
             with pytest.raises(SearchError, match="frames a second .1.0 there, 2.0 here"):
                 act(opened(faster, address))
-        other = archive.indexed(tmp_path / "other", archive.folder(tmp_path / "other films"))
+        unrelated = archive.indexed(tmp_path / "unrelated", archive.folder(tmp_path / "others"))
         with pytest.raises(SearchError, match="whose videos an upload would delete"):
-            opened(other, address).upload()
+            opened(unrelated, address).upload()
         monkeypatch.setattr(archive.Encoder, "name", "other")
         monkeypatch.setattr(archive.Encoder, "preprocessing", "another")
         renamed = archive.indexed(tmp_path / "renamed", films)
@@ -196,11 +196,13 @@ class TestServer:
             for k in (1, 2, 5, 100):
                 agree(library.query(sentence, k=k), plain.query(sentence, k=k))
         for position in (0, 7):
-            found, expected = (one.examiner()[1]("red", position) for one in (library, plain))
-            np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
-            agree([found[2]], [expected[2]])
+            evidence, expected = (
+                opened_library.examiner()[1]("red", position) for opened_library in (library, plain)
+            )
+            np.testing.assert_allclose(evidence[0], expected[0], atol=1e-6)
+            agree([evidence[2]], [expected[2]])
 
-    def test_contents_that_equal_the_last_result_are_ranked(self, tmp_path, address):
+    def test_contents_that_tie_with_the_last_result_are_ranked(self, tmp_path, address):
         for i, colours in enumerate((["red"], ["blue", "red"], ["white", "red"], ["green"])):
             archive.film(tmp_path / "films" / f"{i}.film", colours)
         index = archive.indexed(tmp_path / "index", tmp_path / "films")
@@ -210,7 +212,7 @@ class TestServer:
         scores = stored.best(ranker.encode(archive.Encoder(), "red"), 1, np.ones(4, bool))
         assert sorted(np.isfinite(scores)) == [False, True, True, True]
 
-    def test_a_normalised_score_is_refused(self, index, address):
+    def test_normalised_score_is_refused(self, index, address):
         with pytest.raises(SearchError, match="cannot compute"):
             opened(index, address, normalise=True).upload()
 
@@ -218,7 +220,7 @@ class TestServer:
         library, plain = opened(index, address), opened(index, None)
         library.upload()
         library.query("red")
-        assert not (index.directory / "packed").exists()  # no matrix of all vectors is made here
+        assert not (index.directory / "packed").exists()  # no local matrix of all vectors is made
         days = [datetime.datetime.fromtimestamp(entry.date) for entry in plain.videos()]
         for filters in (
             {"folder": "trips"}, {"folder": "f1"}, {"folder": "f0", "since": days[3]},
@@ -226,31 +228,29 @@ class TestServer:
         ):  # fmt: skip
             agree(library.query("red", k=20, **filters), plain.query("red", k=20, **filters))
 
-    def test_absent_videos_are_asked_for_once_per_change_of_the_store(
-        self, index, address, monkeypatch
-    ):
-        library, other = opened(index, address), opened(index, address)
+    def test_absent_videos_are_queried_once_per_change(self, index, address, monkeypatch):
+        library, uploader = opened(index, address), opened(index, address)
         library.upload()
-        asked, execute = [], postgres._Session.__call__
+        queries, execute = [], postgres._Session.__call__
 
-        def recorded(session, text, *values, **parts):
-            asked.append(text)
+        def recording(session, text, *values, **parts):
+            queries.append(text)
             return execute(session, text, *values, **parts)
 
         changes = [
             (lambda: None, []),
             (lambda: sql(address, "DELETE FROM contents WHERE number = 2"), ["1 of "]),
-            (other.upload, []),
+            (uploader.upload, []),
             (lambda: sql(address, "DELETE FROM contents WHERE number = 3"
                          "; INSERT INTO contents (content) VALUES ('x')"), ["1 of "]),
         ]  # fmt: skip
-        monkeypatch.setattr(postgres._Session, "__call__", recorded)
+        monkeypatch.setattr(postgres._Session, "__call__", recording)
         for change, expected in changes:
             change()
-            asked.clear()
+            queries.clear()
             for _ in range(2):
                 assert [line[:5] for line in library.query("red").warnings] == expected
-            assert asked.count(postgres._ABSENT) == 1 and asked.count(postgres._BEST) == 2
+            assert queries.count(postgres._ABSENT) == 1 and queries.count(postgres._BEST) == 2
 
     def test_upload_sends_new_videos_and_deletes_removed_ones(self, index, films, address):
         library, steps = opened(index, address), []
@@ -262,11 +262,11 @@ class TestServer:
         archive.film(films / "f0" / "0.film", ["white"] * 9)
         archive.film(films / "new.film", ["yellow"] * 4)
         archive.fill(Index.open(index.directory))
-        # Until the upload: what is there is found by what the index knows, and nothing else is.
+        # Until the upload, only stored contents are found, at their current paths.
         [line] = [x for x in library.query("yellow").warnings if "store" in x]
         assert line.startswith("2 of 19 videos are not in the store and left out ('")
-        found = {hit.video for hit in library.query("red", k=50)}
-        assert "trips/moved.film" in found and "new.film" not in found
+        videos = {hit.video for hit in library.query("red", k=50)}
+        assert "trips/moved.film" in videos and "new.film" not in videos
         assert library.upload() == UploadCounts(sent=2, unchanged=14, removed=1)
         plain = opened(index, None)
         for options in ({}, {"folder": "trips"}, {"until": "1970"}):
@@ -279,18 +279,18 @@ class TestServer:
         total = sql(address, "SELECT count(*) FROM rows")
         sql(address, f"DELETE FROM rows WHERE number IN (2, 3) AND {lost}")
         store = opened(index, address)
-        found = store.query("red", k=50)
-        [line] = found.warnings
+        results = store.query("red", k=50)
+        [line] = results.warnings
         assert " not in the store and left out" in line
-        assert len({hit.path.read_bytes() for hit in found}) == len(index.contents()) - 2
+        assert len({hit.path.read_bytes() for hit in results}) == len(index.contents()) - 2
         assert library.upload() == UploadCounts(sent=2, unchanged=len(index.contents()) - 2)
         assert sql(address, "SELECT count(*) FROM rows") == total
-        again = opened(index, address)
-        agree(again.query("red", k=50), opened(index, None).query("red", k=50))
-        assert not again.query("red").warnings
+        reopened = opened(index, address)
+        agree(reopened.query("red", k=50), opened(index, None).query("red", k=50))
+        assert not reopened.query("red").warnings
 
     def test_killed_upload_is_continued_by_the_next(self, index, address, tmp_path):
-        # In the midst of the sixth content: its rows are on their way.
+        # The upload stops during the sixth content.
         program = tmp_path / "upload.py"
         program.write_text(
             "import sys, time, archive\n"
@@ -301,7 +301,7 @@ class TestServer:
             "    def rows():\n"
             "        yield from branches\n"
             "        if len(sent) == 5:\n"
-            "            print('in the midst', flush=True)\n"
+            "            print('sixth content', flush=True)\n"
             "            time.sleep(100)\n"
             "    add(self, content, rows())\n"
             "    sent.append(content)\n"
@@ -312,7 +312,7 @@ class TestServer:
             [sys.executable, program, index.directory, address], text=True,
             stdout=subprocess.PIPE, env=processes.environment(),
         ) as process:  # fmt: skip
-            assert process.stdout.readline() == "in the midst\n"
+            assert process.stdout.readline() == "sixth content\n"
             library = opened(index, address)
             with pytest.raises(SearchError, match="another upload is running"):
                 library.upload()
@@ -332,11 +332,12 @@ class TestServer:
         library = opened(index, address)
         library.upload()
         expected = library.query("red")
-        held = psycopg.connect(server)
-        held.execute(f'LOCK TABLE "{address.partition("schema=")[2]}".rows')  # makes a query wait
+        connection = psycopg.connect(server)
+        schema = address.partition("schema=")[2]
+        connection.execute(f'LOCK TABLE "{schema}".rows')  # makes a query wait
         ended = threading.Thread(target=end_queries, args=(server,))
         ended.start()
-        with held, pytest.raises(SearchError, match="PostgreSQL failed"):
+        with connection, pytest.raises(SearchError, match="PostgreSQL failed"):
             library.query("red")
         ended.join()
         agree(library.query("red"), expected)
@@ -351,7 +352,7 @@ class TestServer:
 
 
 def end_queries(server):
-    """Ends the connections that wait for a lock, as a server does that is stopped."""
+    """End the connections that wait for a lock, like a server that is stopped."""
     with psycopg.connect(server, autocommit=True) as connection:
         waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         deadline = time.monotonic() + 20

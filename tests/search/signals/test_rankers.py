@@ -24,58 +24,61 @@ def films(tmp_path):
 
 
 def pooled(products, name):
-    """The score of a video from the products of its rows, in float64."""
+    """Return the score of a video from the products of its rows."""
     return np.mean(sorted(products, reverse=True)[: 3 if name == "top_3_frames" else 1])
 
 
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("name", rankers.RANKERS)
-def test_scores_are_those_of_brute_force(index, records, name, normalise, monkeypatch):
+def test_scores_agree_with_brute_force(index, records, name, normalise, monkeypatch):
     monkeypatch.setattr(packed, "ROWS_AT_ONCE", 10)
     bank = [" ".join(words) for words in itertools.product(archive.COLOURS, repeat=3)][:100]
     monkeypatch.setattr(rankers, "BANK", tuple(bank))
     ranker = rankers.UntrainedRanker(name, index, records, archive.Encoder(), normalise)
     query = ranker.encode(archive.Encoder(), "red yellow").astype(np.float64)
-    found = ranker.scores(query.astype(np.float32))
-    others = archive.Encoder().encode_texts(bank).astype(np.float64)
+    scores = ranker.scores(query.astype(np.float32))
+    bank_vectors = archive.Encoder().encode_texts(bank).astype(np.float64)
     for i, record in enumerate(records):
         arrays = index.read(record.content)
-        rows, over_time = arrays.vectors, arrays.vectors.astype(np.float64) @ query
+        rows, expected_over_time = arrays.vectors, arrays.vectors.astype(np.float64) @ query
         if name == "segments":
             spans, rows = segments(arrays.vectors, arrays.times)
             for frame, time in enumerate(arrays.times):
                 [holder] = [j for j, (a, b) in enumerate(spans) if a <= time < b]
-                over_time[frame] = (rows[holder] @ query + over_time[frame]) / 2
+                expected_over_time[frame] = (rows[holder] @ query + expected_over_time[frame]) / 2
         best = pooled(rows.astype(np.float64) @ query, name)
         if normalise:
-            bias = 0.75 * np.mean(sorted(pooled(rows @ other, name) for other in others)[-64:])
-            best, over_time = best - bias, over_time - bias
-        np.testing.assert_allclose(found[i], best, atol=1e-6)
-        scores = ranker.over_time(i, arrays, query.astype(np.float32))
-        np.testing.assert_allclose(scores, over_time, atol=1e-6)
+            bank_scores = [pooled(rows @ vector, name) for vector in bank_vectors]
+            bias = 0.75 * np.mean(sorted(bank_scores)[-64:])
+            best, expected_over_time = best - bias, expected_over_time - bias
+        np.testing.assert_allclose(scores[i], best, atol=1e-6)
+        scores_over_time = ranker.over_time(i, arrays, query.astype(np.float32))
+        np.testing.assert_allclose(scores_over_time, expected_over_time, atol=1e-6)
 
 
-def test_biases_are_computed_once_for_an_archive_an_encoder_and_a_bank(index, records, monkeypatch):
-    asked = []
+def test_biases_are_computed_once_for_a_bank(index, records, monkeypatch):
+    text_counts = []
 
     class Encoder(archive.Encoder):
         def encode_texts(self, texts):
-            asked.append(len(texts))
+            text_counts.append(len(texts))
             return super().encode_texts(texts)
 
-    build = lambda: rankers.UntrainedRanker("best_frame", index, records, Encoder(), normalise=True)
+    def build():
+        return rankers.UntrainedRanker("best_frame", index, records, Encoder(), normalise=True)
+
     query = build().encode(archive.Encoder(), "red")
-    assert asked == [len(rankers.BANK)] and len(set(rankers.BANK)) == 256
+    assert text_counts == [len(rankers.BANK)] and len(set(rankers.BANK)) == 256
     first = build().scores(query)
-    for beside in [*(index.directory / "packed").glob("bias*"), *index.directory.rglob("bank*")]:
-        assert len(asked) == 1  # biases that are lost need the bank, which is there
-        beside.write_bytes(b"damaged" * 99)
+    for path in [*(index.directory / "packed").glob("bias*"), *index.directory.rglob("bank*")]:
+        assert len(text_counts) == 1  # damaged biases need only the stored bank
+        path.write_bytes(b"damaged" * 99)
         np.testing.assert_array_equal(build().scores(query), first)
     next((index.directory / "packed").glob("bias*")).unlink()
     np.testing.assert_array_equal(build().scores(query), first)
     monkeypatch.setattr(rankers, "BANK", ("red", "blue"))
-    other = build().scores(query)
-    assert len(asked) == 3 and not np.allclose(other, first)
+    other_scores = build().scores(query)
+    assert len(text_counts) == 3 and not np.allclose(other_scores, first)
     assert not packed.find_damaged(index.directory)
 
 
@@ -84,21 +87,24 @@ def test_intervals_are_computed_once_and_again_for_other_videos(index, records, 
     query = first.encode(archive.Encoder(), "red")
     with monkeypatch.context() as patch:
         patch.setattr(intervals, "segments", None)  # read from their file
-        again = rankers.UntrainedRanker("segments", index, records)
-    np.testing.assert_array_equal(again.scores(query), first.scores(query))
+        loaded = rankers.UntrainedRanker("segments", index, records)
+    np.testing.assert_array_equal(loaded.scores(query), first.scores(query))
     fewer = rankers.UntrainedRanker("segments", index, records[:3])
     np.testing.assert_array_equal(fewer.scores(query), first.scores(query)[:3])
     assert len(packed.list_files(index.directory, "segments-")) == 2  # of the last index alone
 
 
-def test_damaged_video_and_unknown_ranker_are_named(index, records):
-    name = next(name for name, one in index.videos.items() if one == records[2])
+def test_damaged_video_is_named(index, records):
+    name = next(name for name, record in index.videos.items() if record == records[2])
     archive.damage(index, name)
     for ranker in ("segments", "best_frame"):
         with pytest.raises(DamagedError, match=name) as damaged:
             rankers.UntrainedRanker(ranker, Index.open(index.directory), records)
         assert list(damaged.value.contents) == [records[2].content]
     assert not packed.list_files(index.directory)
+
+
+def test_unknown_ranker_is_refused(index, records):
     with pytest.raises(QueryError, match="'segments'") as refused:
         rankers.UntrainedRanker("segment", index, records)
     assert refused.value.field == "ranker" and refused.value.allowed == tuple(rankers.RANKERS)
@@ -107,15 +113,15 @@ def test_damaged_video_and_unknown_ranker_are_named(index, records):
 @pytest.mark.parametrize("name", ["best_frame", "segments"])
 def test_quantised_search_agrees_with_exact_search(index, records, name, large):
     ranker = rankers.UntrainedRanker(name, index, records)
-    among = np.arange(len(records)) != 3
+    is_allowed = np.arange(len(records)) != 3
     for sentence in ("red", "blue yellow", "white"):
         query = ranker.encode(archive.Encoder(), sentence)
-        every = np.where(among, ranker.scores(query), -np.inf)
-        found = ranker.best(query, 2, among)
-        best = np.argsort(-every)[:2]
-        np.testing.assert_array_equal(np.argsort(-found)[:2], best)
-        # Two programs for one product: rounding of float32.
-        np.testing.assert_allclose(found[best], every[best], atol=1e-6)
+        exact_scores = np.where(is_allowed, ranker.scores(query), -np.inf)
+        scores = ranker.best(query, 2, is_allowed)
+        best = np.argsort(-exact_scores)[:2]
+        np.testing.assert_array_equal(np.argsort(-scores)[:2], best)
+        # The two programs for a product differ in the rounding of float32.
+        np.testing.assert_allclose(scores[best], exact_scores[best], atol=1e-6)
 
 
 def video(frames, seed, width=6):
@@ -131,7 +137,7 @@ def unit(vector):
 
 
 def by_loops(frames):
-    """The intervals as the module describes them, word by word: first frames and vectors."""
+    """Return first frames and vectors of the intervals, computed as the module describes."""
     count = len(frames)
     steps = [unit(frames[t + 1] - frames[t]) for t in range(count - 1)]
     signal = []
@@ -159,20 +165,20 @@ def by_loops(frames):
     means = [np.asarray(unit(frames[a:b].mean(axis=0))) for _, a, b in nodes]
     graph = np.zeros((len(nodes), len(nodes)))
     for i, (level, a, b) in enumerate(nodes):
-        lengths = [end - start for other, start, end in nodes if other == level]
-        for j, (other, c, d) in enumerate(nodes):
+        lengths = [end - start for node_level, start, end in nodes if node_level == level]
+        for j, (other_level, c, d) in enumerate(nodes):
             cosine = max(float(means[i] @ means[j]), 0.0)
             if i == j:
                 graph[i, j] = 1
-            elif level == other:
+            elif level == other_level:
                 distance = abs((a + b) / 2 - (c + d) / 2)
                 graph[i, j] = cosine + math.exp(-distance / np.mean(lengths))
-            elif abs(level - other) == 1:
-                both = max(min(b, d) - max(a, c), 0)
-                graph[i, j] = cosine * both / ((b - a) + (d - c) - both)
+            elif abs(level - other_level) == 1:
+                overlap = max(min(b, d) - max(a, c), 0)
+                graph[i, j] = cosine * overlap / ((b - a) + (d - c) - overlap)
     degree = graph.sum(axis=1)
     walk = graph / np.sqrt(np.outer(degree, degree))
-    # The series of the inverse, as far as it matters.
+    # The series of the inverse, up to negligible terms.
     spread, term = np.zeros((len(nodes), frames.shape[1])), np.asarray(means)
     for _ in range(150):
         spread, term = spread + 0.3 * term, 0.7 * walk @ term
@@ -188,13 +194,13 @@ def by_loops(frames):
 def test_segments_agree_with_loops(frames):
     vectors = video(frames, seed=frames)
     times = np.arange(frames) * 0.5
-    starts, rows = by_loops(vectors)
-    spans, found = segments(vectors, times, period=0.5)
+    starts, expected_rows = by_loops(vectors)
+    spans, rows = segments(vectors, times, period=0.5)
     np.testing.assert_array_equal(spans[:, 0], times[starts])
     np.testing.assert_array_equal(spans[:-1, 1], spans[1:, 0])
     assert spans[-1, 1] == times[-1] + 0.5
-    np.testing.assert_allclose(found, rows, rtol=0, atol=2e-7)
-    assert found.dtype == np.float32
+    np.testing.assert_allclose(rows, expected_rows, rtol=0, atol=2e-7)
+    assert rows.dtype == np.float32
     if frames >= 60:
         assert len(starts) > 3
 
@@ -215,14 +221,14 @@ def test_still_video_is_one_interval_with_its_embedding():
     np.testing.assert_allclose(cosine, 1, atol=1e-6)
 
 
-def test_a_change_of_scene_is_a_cut_before_its_first_frame():
-    one, other = video(2, seed=4, width=20)
-    vectors = np.asarray([one] * 30 + [other] * 30)
+def test_change_of_scene_is_a_cut_before_its_first_frame():
+    scenes = video(2, seed=4, width=20)
+    vectors = np.repeat(scenes, 30, axis=0)
     spans, _ = segments(vectors, np.arange(60.0))
     assert 30.0 in spans[:, 0]
 
 
-def test_peaks_agree_with_scipy_for_equal_values_too():
+def test_peaks_agree_with_scipy_also_for_equal_values():
     rng = np.random.default_rng(0)
     for _ in range(200):
         details = rng.integers(0, 4, size=rng.integers(1, 30)).astype(float)

@@ -1,6 +1,6 @@
-"""Recognition: cues of words, pieces of sound, tracks, what is kept and counted; real OCR.
+"""Recognition of speech and text: cues, pieces of sound, tracks, languages, stored state, OCR.
 
-The model here hears beeps: it says how high each is. test_speech.py has a real one.
+The model here recognises beeps by their frequency. test_speech.py has a real model.
 """
 
 import shutil
@@ -32,27 +32,27 @@ RATE = recognition.SAMPLE_RATE
 
 
 def beeps(total, **frequencies):
-    """Sound of `total` seconds with a beep of half a second at each of the seconds s1, s2, …"""
+    """Return `total` seconds of sound with beeps of half a second at the seconds s1, s2, …"""
     samples = np.zeros(round(total * RATE), np.float32)
     wave = 2 * np.pi * np.arange(RATE // 2) / RATE
     for second, frequency in frequencies.items():
-        begin = round(float(second[1:].replace("_", ".")) * RATE)
-        samples[begin : begin + RATE // 2] = 0.5 * np.sin(frequency * wave)
+        start = round(float(second[1:].replace("_", ".")) * RATE)
+        samples[start : start + RATE // 2] = 0.5 * np.sin(frequency * wave)
     return samples
 
 
 def find_beeps(samples):
-    """Stretches of sound with 0.1 s of silence between them."""
+    """Return the stretches of sound that 0.1 s of silence separates."""
     loud = np.flatnonzero(np.abs(samples) > 0.05)
     if not len(loud):
         return []
     breaks = np.flatnonzero(np.diff(loud) > 0.1 * RATE)
-    begins, ends = loud[[0, *(breaks + 1)]], loud[[*breaks, -1]] + 1
-    return [(int(begin), int(end)) for begin, end in zip(begins, ends, strict=True)]
+    starts, stops = loud[[0, *(breaks + 1)]], loud[[*breaks, -1]] + 1
+    return [(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
 
 
 class Model:
-    """A model that hears the frequency of each beep, to ten hertz."""
+    """A model that transcribes each beep as its frequency, rounded to ten hertz."""
 
     def __init__(self, languages=("de", "en"), detects="en", temperature=0.0, avg_logprob=-0.4):
         self.supported_languages = list(languages)
@@ -72,10 +72,10 @@ class Model:
         return self._segments(audio), None
 
     def _segments(self, audio):
-        for begin, end in find_beeps(audio):
-            spectrum = np.abs(np.fft.rfft(audio[begin:end]))
-            hertz = round(np.argmax(spectrum) * RATE / (end - begin), -1)
-            word = SimpleNamespace(start=begin / RATE - 0.2, end=end / RATE, word=f" {hertz:.0f}.")
+        for start, stop in find_beeps(audio):
+            spectrum = np.abs(np.fft.rfft(audio[start:stop]))
+            hertz = round(np.argmax(spectrum) * RATE / (stop - start), -1)
+            word = SimpleNamespace(start=start / RATE - 0.2, end=stop / RATE, word=f" {hertz:.0f}.")
             yield SimpleNamespace(start=word.start, end=word.end, words=[word], **self.certainty)
 
 
@@ -84,13 +84,8 @@ def recogniser(model, find=find_beeps, **settings):
 
 
 def recognised(path, model=None, **settings):
-    """The outcome for a file."""
-    work = recogniser(model or Model(), **settings).recognise(path, None)
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            return stop.value
+    """Recognise the speech of a file; return the outcome."""
+    return archive.recognise(recogniser(model or Model(), **settings), path)
 
 
 def texts(outcome):
@@ -105,7 +100,7 @@ def words(*described):
 
 
 def cues_of(*described, voices=((0, 100),)):
-    stretches = [(round(begin * RATE), round(end * RATE)) for begin, end in voices]
+    stretches = [(round(start * RATE), round(end * RATE)) for start, end in voices]
     return recognition._cues_of(words(*described), stretches)
 
 
@@ -118,11 +113,11 @@ def test_cue_ends_with_its_sentence_or_at_a_pause():
 
 
 def test_sentences_without_full_stops_are_split_at_silences():
-    said_words = [
+    spoken_words = [
         (1, 1.5, "it"), (1.5, 2, "rains"), (2, 2.6, "today,"), (2.6, 3.4, "we"), (3.4, 4, "stay"),
         (4, 5, "home"), (5.1, 5.4, "well"), (5.4, 5.6, "then"),
     ]  # fmt: skip
-    cues = cues_of(*said_words, voices=((1, 2.5), (2.9, 5), (5.3, 5.6)))
+    cues = cues_of(*spoken_words, voices=((1, 2.5), (2.9, 5), (5.3, 5.6)))
     assert [cue[::2] for cue in cues] == [(1, "it rains today,"), (2.9, "we stay home well then")]
 
 
@@ -130,9 +125,9 @@ VOICES = (1, 2.5), (2.9, 4.5)
 
 
 @pytest.mark.parametrize(
-    ("said", "voices", "texts"),
+    ("spoken_words", "voices", "texts"),
     [
-        # The nearest end of a word, of which one with a comma counts as 0.2 s nearer.
+        # At the nearest end of a word; a comma counts as 0.2 s nearer.
         ([(1, 2.45, "it,"), (2.45, 2.8, "so"), (2.8, 4.5, "we")], VOICES, ["it,", "so we"]),
         ([(1, 2.4, "it"), (2.4, 2.8, "so,"), (2.8, 4.5, "we")], VOICES, ["it so,", "we"]),
         ([(1, 2.4, "well"), (2.8, 3.5, "we"), (3.5, 4.4, "stay")], VOICES, ["well", "we stay"]),
@@ -144,8 +139,8 @@ VOICES = (1, 2.5), (2.9, 4.5)
         ([(1, 1.5, "so"), (2, 2.6, "we"), (2.6, 4, "stay")], ((1, 1.5), (2, 4)), ["so we stay"]),
     ],
 )
-def test_sentence_is_split_near_its_silences(said, voices, texts):
-    assert [cue.text for cue in cues_of(*said, voices=voices)] == texts
+def test_sentence_is_split_near_its_silences(spoken_words, voices, texts):
+    assert [cue.text for cue in cues_of(*spoken_words, voices=voices)] == texts
 
 
 def test_title_ends_no_sentence_without_a_pause():
@@ -153,11 +148,6 @@ def test_title_ends_no_sentence_without_a_pause():
         cue.text for cue in cues_of((1, 1.2, "Dr."), (1.2, 1.6, "Smith"), (1.6, 2, "left."))
     ] == ["Dr. Smith left."]
     assert len(cues_of((1, 1.2, "by"), (1.2, 1.6, "Tom."), (2, 2.4, "Next"))) == 2
-
-
-def test_cue_begins_and_ends_with_the_voice():
-    [cue] = cues_of((2, 6, "Good"), (6, 9, "morning"), voices=((5, 6.5),))
-    assert cue == (5, 6.7, "Good morning")
 
 
 @pytest.mark.parametrize(
@@ -199,12 +189,12 @@ def test_cues_are_at_the_seconds_of_the_sound(tmp_path):
 
 
 def samples(*seconds):
-    """Stretches of seconds in samples."""
-    return [(round(begin * RATE), round(end * RATE)) for begin, end in seconds]
+    """Return stretches of seconds in samples."""
+    return [(round(start * RATE), round(end * RATE)) for start, end in seconds]
 
 
 @pytest.mark.parametrize(
-    ("stretches", "place"),
+    ("stretches", "second"),
     [
         ([(0, 70), (72, 100)], 119),  # the longest silence, one second before its end
         ([(0, 70), (75, 119.5)], 74),
@@ -216,15 +206,15 @@ def samples(*seconds):
         ([], 119),
     ],
 )
-def test_piece_ends_in_a_silence(stretches, place):
-    found = recognition._place_to_cut(samples(*stretches), 120 * RATE)
-    assert found == (None if place is None else round(place * RATE))
+def test_piece_ends_in_a_silence(stretches, second):
+    cut = recognition._place_to_cut(samples(*stretches), 120 * RATE)
+    assert cut == (None if second is None else round(second * RATE))
 
 
 def test_piece_without_silence_ends_after_a_word():
-    said = words((98, 100, "a"), (116, 118, "b"), (117, 118.1, "c"))
-    assert recognition._cut_words(said, 120 * RATE) == (118 * RATE, said[:2])
-    assert recognition._cut_words(said[:1], 120 * RATE) == (100 * RATE, said[:1])
+    spoken_words = words((98, 100, "a"), (116, 118, "b"), (117, 118.1, "c"))
+    assert recognition._cut_words(spoken_words, 120 * RATE) == (118 * RATE, spoken_words[:2])
+    assert recognition._cut_words(spoken_words[:1], 120 * RATE) == (100 * RATE, spoken_words[:1])
     assert recognition._cut_words(words((49, 50, "a")), 120 * RATE)[0] == 90 * RATE
     assert recognition._cut_words([], 120 * RATE) == (118 * RATE, [])
 
@@ -234,8 +224,8 @@ def test_piece_without_silence_ends_after_a_word():
 )
 def test_window_has_short_pauses_and_a_limited_length(second, count):
     stretches = samples((5, 15), second)
-    found = recognition._windows(stretches)
-    assert len(found) == count and sum(found, []) == stretches
+    windows = recognition._windows(stretches)
+    assert len(windows) == count and sum(windows, []) == stretches
 
 
 def test_sound_around_a_voice_is_transcribed_with_it():
@@ -243,7 +233,7 @@ def test_sound_around_a_voice_is_transcribed_with_it():
     stretches = samples((1, 20), (20.3, 40), (50, 50.2), (60, 61))
     state = recognition._new_track()
     recogniser(model)._hear_piece(np.zeros(int(61.1 * RATE), np.float32), stretches, state)
-    # From 0.6 to the next voice, from the voice before to 40.4, and from 59.6 to the end.
+    # From 0.6 to the second voice, from the first voice to 40.4, and from 59.6 to the end.
     assert [seconds for seconds, _ in model.calls] == pytest.approx([19.7, 20.4, 1.5])
 
 
@@ -280,9 +270,9 @@ def test_sound_that_ends_early_is_noted(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_end_of_sound_is_compared_with_the_stated_length(facts, end):
-    whole = {"packets": 9, "decoded": 10, "position": 10 * RATE, "stated_end": 10.0, "stopped": ""}
+    audio = {"packets": 9, "decoded": 10, "position": 10 * RATE, "stated_end": 10.0, "stopped": ""}
     state = recognition._new_track()
-    recognition._check_decoded(None, SimpleNamespace(**whole | facts), state)
+    recognition._check_decoded(None, SimpleNamespace(**audio | facts), state)
     assert state["end"] == end
 
 
@@ -301,12 +291,16 @@ def test_pieces_are_bounded_and_no_word_is_cut(tmp_path, monkeypatch):
         f"s{start:.1f}".replace(".", "_"): 300 + 10 * i for i, start in enumerate(starts)
     }
     path = videos.write_tracks(tmp_path / "a.mkv", Track(beeps(60, **frequencies)))
-    longest = []
-    find = lambda samples: longest.append(len(samples)) or find_beeps(samples)
+    sizes = []
+
+    def find(samples):
+        sizes.append(len(samples))
+        return find_beeps(samples)
+
     outcome = recognised(path, find=find)
     assert texts(outcome) == [f"{frequency}" for frequency in frequencies.values()]
     assert [cue.start for cue in outcome.cues] == pytest.approx(starts, abs=0.02)
-    assert max(longest) <= 10 * RATE and len(longest) >= 6
+    assert max(sizes) <= 10 * RATE and len(sizes) >= 6
 
 
 @pytest.mark.slow  # it takes seconds
@@ -320,15 +314,15 @@ def test_speech_without_silence_is_transcribed_once(tmp_path, monkeypatch):
         def _segments(self, audio):
             change = np.flatnonzero(np.abs(np.diff(audio)) > 1 / 512) + 1
             bounds = [0, *change.tolist(), len(audio)]
-            own = [
+            words = [
                 SimpleNamespace(start=a / RATE, end=b / RATE, word=f" {audio[a] * 128:.0f}")
                 for a, b in zip(bounds, bounds[1:], strict=False)
             ]
-            yield SimpleNamespace(start=0, end=bounds[-1] / RATE, words=own, **self.certainty)
+            yield SimpleNamespace(start=0, end=bounds[-1] / RATE, words=words, **self.certainty)
 
     outcome = recognised(path, Levels(), find=lambda samples: [(0, len(samples))])
-    said_words = " ".join(texts(outcome)).split()
-    assert said_words == [str(number) for number in range(1, 121)]
+    transcribed_words = " ".join(texts(outcome)).split()
+    assert transcribed_words == [str(number) for number in range(1, 121)]
 
 
 def test_silence_and_clicks_are_not_transcribed(tmp_path):
@@ -351,16 +345,15 @@ def two_languages(path, default=0):
     )
 
 
-@pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(
     ("default", "settings", "expected"),
     [
-        (0, {}, ["300"]),
-        (1, {}, ["900"]),
-        (0, {"language": "en"}, ["900"]),
+        pytest.param(0, {}, ["300"], marks=pytest.mark.slow),
+        pytest.param(1, {}, ["900"], marks=pytest.mark.slow),
+        pytest.param(0, {"language": "en"}, ["900"], marks=pytest.mark.slow),
         (1, {"language": "de"}, ["300"]),
-        (1, {"language": "fr"}, ["900"]),
-        (0, {"audio": "all"}, ["300", "900"]),
+        pytest.param(1, {"language": "fr"}, ["900"], marks=pytest.mark.slow),
+        pytest.param(0, {"audio": "all"}, ["300", "900"], marks=pytest.mark.slow),
     ],
 )
 def test_track_is_the_default_or_of_the_language(tmp_path, default, settings, expected):
@@ -375,42 +368,41 @@ def test_english_model_hears_the_english_track(tmp_path):
     assert texts(outcome) == ["900"] and outcome.notes == []
 
 
-def test_track_of_the_given_language_precedes_the_default(tmp_path):
-    path = two_languages(tmp_path / "a.mkv", default=1)
-    assert texts(recognised(path, language="de")) == ["300"]
-
-
-@pytest.mark.parametrize("how", ["tagged", "unsure", "improbable"])
-def test_other_language_is_not_kept_by_an_english_model(tmp_path, how):
-    tracks = [Track(beeps(4, s1=300), language="ger" if how == "tagged" else "", is_default=True)]
-    if how == "tagged":
+@pytest.mark.parametrize("evidence", ["tagged", "unsure", "improbable"])
+def test_another_language_is_not_stored_by_an_english_model(tmp_path, evidence):
+    tracks = [
+        Track(beeps(4, s1=300), language="ger" if evidence == "tagged" else "", is_default=True)
+    ]
+    if evidence == "tagged":
         tracks.insert(0, Track(beeps(4), language="fre"))
     path = videos.write_tracks(tmp_path / "a.mkv", *tracks)
-    certainty = {"avg_logprob": -0.8} if how == "improbable" else {"temperature": 1.0}
+    certainty = {"avg_logprob": -0.8} if evidence == "improbable" else {"temperature": 1.0}
     model = Model(["en"], **certainty)
     outcome = recognised(path, model)
     assert outcome.result == "in another language" and outcome.cues == [] and outcome.notes
-    assert bool(model.calls) == (how != "tagged") == ("'ger'" not in outcome.notes[0])
+    assert bool(model.calls) == (evidence != "tagged") == ("'ger'" not in outcome.notes[0])
     assert texts(recognised(path, model, language="en")) == ["300"]
 
 
 def test_tags_of_tracks_are_compared_as_languages():
     is_language = {tag: recognition._is_language(tag) for tag in ("", "ger", "en-us", "track1")}
     assert is_language == {"": False, "ger": True, "en-us": True, "track1": False}
-    for tag, same in (("ger", True), ("de-AT", True), ("dut", False), ("a b!", False)):
-        assert recognition._same_language("de", tag) == same
+    for tag, is_same in (("ger", True), ("de-AT", True), ("dut", False), ("a b!", False)):
+        assert recognition._same_language("de", tag) == is_same
 
 
-def test_english_model_without_a_language_is_warned_of(monkeypatch):
+def test_english_model_without_a_language_gives_a_warning(monkeypatch):
     ocr = recogniser(Model(["en"]))
     monkeypatch.setattr(recognition, "load_ocr", lambda: ocr)
     monkeypatch.setattr(
         recognition, "load_speech", lambda *settings: recogniser(Model([settings[0]]))
     )
-    for model, language, lines in (("en", "", 1), ("en", "en", 0), ("de", "", 0)):
-        told = []
-        first, speech = recognition.load_all(True, model, language, "default", told.append)
-        assert first is ocr and speech.source == "speech" and len(told) == lines
+    for model, language, line_count in (("en", "", 1), ("en", "en", 0), ("de", "", 0)):
+        lines = []
+        ocr_recogniser, speech = recognition.load_all(
+            True, model, language, "default", lines.append
+        )
+        assert ocr_recogniser is ocr and speech.source == "speech" and len(lines) == line_count
     assert recognition.load_all(False, None, "", "default", print) == []
 
 
@@ -441,7 +433,7 @@ def test_language_is_detected_once_for_a_video(tmp_path, monkeypatch):
     assert [language for _, language in model.calls] == ["de"] * 3
 
 
-# What an index keeps
+# Recognition for an index
 
 
 @pytest.fixture(scope="module")
@@ -466,7 +458,7 @@ def index(tmp_path, spoken):
 
 @pytest.fixture(autouse=True)
 def encoder(monkeypatch):
-    monkeypatch.setattr(index_commands, "reload_encoder", lambda facts, given: archive.Encoder())
+    monkeypatch.setattr(index_commands, "reload_encoder", lambda *_: archive.Encoder())
 
 
 @pytest.fixture
@@ -489,16 +481,17 @@ def transcribe(index, *options):
     return main(["transcribe", f"--index={index.directory}", *options])
 
 
-def told(index):
+def transcripts_of(index):
+    """Return the transcript of each video."""
     library = Library(index.directory, encoder=archive.Encoder())
     return {entry.video: library.transcript(entry.id) for entry in library.videos()}
 
 
-def told_texts(index, video):
-    return [text.rstrip(".") for *_, text in told(index)[video]]
+def texts_of(index, video):
+    return [text.rstrip(".") for *_, text in transcripts_of(index)[video]]
 
 
-def partial_files(index):
+def partial_results(index):
     return index.select("SELECT content, model, state FROM partial_recognitions")
 
 
@@ -507,8 +500,8 @@ def test_every_video_is_counted_by_its_result(index, model, capsys):
     assert capsys.readouterr().out.strip() == (
         "faster-whisper small: 1 transcribed, 1 without speech, 1 without audio, 1 with subtitles"
     )
-    assert told_texts(index, "loud.mkv") == ["300", "500", "700"]
-    assert told_texts(index, "subtitled.mp4") == ["hello"]
+    assert texts_of(index, "loud.mkv") == ["300", "500", "700"]
+    assert texts_of(index, "subtitled.mp4") == ["hello"]
     [hit] = Library(index.directory, encoder=archive.Encoder()).query("500", signals="transcript")
     assert hit.video == "loud.mkv" and hit.passages[0].start == pytest.approx(12, abs=0.1)
     calls = len(model.calls)
@@ -523,7 +516,7 @@ def test_subtitles_that_come_later_replace_speech(index, model):
     assert transcribe(index, "--speech=small") == 0
     (index.root / "loud.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nahoy\n")
     index_folder(index, archive.Encoder(), workers=0)
-    assert told_texts(index, "loud.mkv") == ["ahoy"]
+    assert texts_of(index, "loud.mkv") == ["ahoy"]
 
 
 def test_copy_without_subtitles_is_recognised(index, model, capsys):
@@ -532,8 +525,8 @@ def test_copy_without_subtitles_is_recognised(index, model, capsys):
     index_folder(index, archive.Encoder(), workers=0)
     assert transcribe(index, "--speech=small") == 0
     assert "1 transcribed" in capsys.readouterr().out
-    assert told_texts(index, "loud.mkv") == ["300", "500", "700"]
-    assert told_texts(index, "copy.mkv") == ["ahoy"]
+    assert texts_of(index, "loud.mkv") == ["300", "500", "700"]
+    assert texts_of(index, "copy.mkv") == ["ahoy"]
 
 
 @pytest.mark.parametrize(
@@ -545,7 +538,7 @@ def test_failure_is_named_and_tried_again(index, model, capsys, error):
     done = capsys.readouterr()
     assert "1 failed" in done.out and len(done.err.splitlines()) == 1 and "loud" in done.err
     model.fail_at = None
-    assert transcribe(index, "--speech=small") == 0 and len(told(index)["loud.mkv"]) == 3
+    assert transcribe(index, "--speech=small") == 0 and len(transcripts_of(index)["loud.mkv"]) == 3
 
 
 def test_disk_error_of_the_sound_is_a_failure(index, model, capsys, monkeypatch):
@@ -559,29 +552,29 @@ def test_disk_error_of_the_sound_is_a_failure(index, model, capsys, monkeypatch)
     done = capsys.readouterr()
     assert "2 failed" in done.out and "Input/output error" in done.err
     monkeypatch.setattr(sound.Sound, "_packets", packets)
-    assert transcribe(index, "--speech=small") == 0 and len(told(index)["loud.mkv"]) == 3
+    assert transcribe(index, "--speech=small") == 0 and len(transcripts_of(index)["loud.mkv"]) == 3
 
 
-def test_killed_run_goes_on_within_the_video(index, model, capsys):
+def test_interrupted_run_continues_within_the_video(index, model, capsys):
     model.fail_at, model.error = 2, KeyboardInterrupt()
     assert transcribe(index, "--speech=small") == 130
-    assert len(model.calls) == 2 and len(partial_files(index)) == 1
-    assert told(index)["loud.mkv"] == []  # never mistaken for the whole
+    assert len(model.calls) == 2 and len(partial_results(index)) == 1
+    assert transcripts_of(index)["loud.mkv"] == []  # a part is not stored
     index_folder(Index.open(index.directory), archive.Encoder(), workers=0)
     model.fail_at = None
     assert transcribe(index, "--speech=small") == 0
-    assert len(model.calls) == 3 and not partial_files(index)
-    cues = told(index)["loud.mkv"]
-    assert told_texts(index, "loud.mkv") == ["300", "500", "700"]
+    assert len(model.calls) == 3 and not partial_results(index)
+    cues = transcripts_of(index)["loud.mkv"]
+    assert texts_of(index, "loud.mkv") == ["300", "500", "700"]
     assert [start for start, *_ in cues] == pytest.approx([1, 12, 25], abs=0.01)
 
 
 @pytest.mark.parametrize("has_state", [True, False])
-def test_video_that_is_removed_while_it_is_transcribed_ends_no_run(tmp_path, films, has_state):
+def test_run_continues_if_a_video_is_removed_meanwhile(tmp_path, films, has_state):
     index = archive.indexed(tmp_path / "index", films)
 
-    class Hearing:
-        source, name, by = "speech", "hearing", "hearing"
+    class RemovingRecogniser:
+        source, name, by = "speech", "model", "model"
 
         def recognise(self, path, state):
             if path.name == "a.film":
@@ -590,19 +583,22 @@ def test_video_that_is_removed_while_it_is_transcribed_ends_no_run(tmp_path, fil
             return recognition.Outcome(recognition.TRANSCRIBED, [(0.0, 1.0, "ahoy")], [])
 
     with index.running():
-        recognition.recognise(index, Hearing(), print)
-    assert set(told(index)) == {"b.film", "trips/c.film"} and index.verify() == {}
-    assert all(told(index).values()) and not partial_files(index)
+        recognition.recognise(index, RemovingRecogniser(), print)
+    assert set(transcripts_of(index)) == {"b.film", "trips/c.film"} and index.verify() == {}
+    assert all(transcripts_of(index).values()) and not partial_results(index)
 
 
 def test_ocr_keeps_the_state_of_unfinished_speech_recognition(index, model):
     model.fail_at, model.error = 2, KeyboardInterrupt()
     assert transcribe(index, "--speech=small") == 130
-    before = partial_files(index)
-    engine = lambda image: SimpleNamespace(txts=None)
+    before = partial_results(index)
+
+    def engine(image):
+        return SimpleNamespace(txts=None)
+
     with index.running():
         recognition.recognise(index, recognition.TextRecogniser(engine, "0"), print)
-    assert partial_files(index) == before
+    assert partial_results(index) == before
     model.fail_at = None
     assert transcribe(index, "--speech=small") == 0 and len(model.calls) == 3
 
@@ -612,7 +608,7 @@ def test_ocr_keeps_the_state_of_unfinished_speech_recognition(index, model):
 def test_partial_result_of_something_else_is_discarded(index, model, change):
     model.fail_at, model.error = 2, KeyboardInterrupt()
     assert transcribe(index, "--speech=small") == 130
-    model.fail_at, options, [_] = None, ["--speech=small"], partial_files(index)
+    model.fail_at, options, [_] = None, ["--speech=small"], partial_results(index)
     if change == "model":
         options = ["--speech=large-v3"]
     elif change == "language":
@@ -621,10 +617,10 @@ def test_partial_result_of_something_else_is_discarded(index, model, change):
         video = index.root / "loud.mkv"
         videos.write_tracks(video, Track(beeps(30, s2=400, s13=600, s26=800)), seconds=30)
         index_folder(Index.open(index.directory), archive.Encoder(), workers=0)
-        assert not partial_files(index)
+        assert not partial_results(index)
     assert transcribe(index, *options) == 0
-    assert len(model.calls) == 2 + 3 and not partial_files(index)
-    assert len(told(index)["loud.mkv"]) == 3
+    assert len(model.calls) == 2 + 3 and not partial_results(index)
+    assert len(transcripts_of(index)["loud.mkv"]) == 3
 
 
 def test_progress_shows_the_seconds_of_the_video(index, model):
@@ -632,15 +628,18 @@ def test_progress_shows_the_seconds_of_the_video(index, model):
     with index.running():
         update_transcripts(index, real_video(), print, workers=0)
         recognition.recognise(index, recogniser(model), print, positions.append)
-    loud = [one for one in positions if one.path and one.path.name == "loud.mkv"]
-    assert [one.duration for one in loud] == pytest.approx([30] * len(loud), abs=0.1)
-    seconds = [one.second for one in loud]
+    loud = [
+        position for position in positions if position.path and position.path.name == "loud.mkv"
+    ]
+    durations = [position.duration for position in loud]
+    assert durations == pytest.approx([30] * len(loud), abs=0.1)
+    seconds = [position.second for position in loud]
     assert seconds == sorted(seconds) and len(set(seconds)) >= 4 and seconds[-1] > 29
 
 
 @pytest.fixture
 def whisper(monkeypatch):
-    """A package faster-whisper that knows every model but those named "nope"."""
+    """A fake package faster-whisper that refuses models named "nope"."""
 
     def load(name, compute_type):
         if "nope" in name:
@@ -657,10 +656,15 @@ def whisper(monkeypatch):
 
 def test_voice_detector_separates_at_silences_and_adds_no_sound(whisper):
     used = {}
-    whisper.VadOptions = lambda **options: used.update(options) or used
-    whisper.get_speech_timestamps = lambda samples, options: [
-        {"start": len(samples), "end": options["min_silence_duration_ms"]}
-    ]
+
+    def vad_options(**options):
+        used.update(options)
+        return used
+
+    def get_speech_timestamps(samples, options):
+        return [{"start": len(samples), "end": options["min_silence_duration_ms"]}]
+
+    whisper.VadOptions, whisper.get_speech_timestamps = vad_options, get_speech_timestamps
     for language in ("", "de"):
         speech = recognition.load_speech("small", language)
         assert speech._find_speech(np.zeros(5, np.float32)) == [(5, 300)]
@@ -694,22 +698,25 @@ def test_real_package_refuses_an_unknown_model():
 
 
 def signs(frame):
-    """Frames of 12 a second: a sign for seconds 2 to 5, none until then, another afterwards."""
+    """Paint frames, 12 a second: a sign from second 2 to 6, then another sign."""
     image = Image.new("RGB", (320, 180), (40, 60, 80))
     text = "" if frame < 24 else "PLATFORM SEVEN" if frame < 72 else "Lisbon 09:40"
     ImageDraw.Draw(image).text((20, 70), text, fill="white", font=ImageFont.load_default(28))
     return np.asarray(image)
 
 
-def test_a_video_without_text_is_counted_and_the_next_is_read(tmp_path):
+def test_video_without_text_does_not_stop_a_run(tmp_path):
     folder = tmp_path / "films"
     folder.mkdir()
     for name, frames in (("blank.mp4", 6), ("signs.mp4", 7)):
         videos.write(folder / name, frames=frames)
     index = archive.create(tmp_path / "index", folder)
     index_folder(index, archive.Encoder(), workers=0)
-    found = iter([None, ("EXIT",)])  # one frame of each video is read
-    engine = lambda image: SimpleNamespace(txts=next(found))
+    texts = iter([None, ("EXIT",)])  # one frame of each video is read
+
+    def engine(image):
+        return SimpleNamespace(txts=next(texts))
+
     reader = recognition.TextRecogniser(engine, "0")
     with index.running():
         counts = recognition.recognise(index, reader, print)
@@ -717,13 +724,13 @@ def test_a_video_without_text_is_counted_and_the_next_is_read(tmp_path):
 
 
 def blocks(frame):
-    """A blue frame, with a white block that moves every two seconds of 12 frames."""
+    """Paint a blue frame with a white block that moves every two seconds of 12 frames."""
     image = np.full((72, 128, 3), (20, 40, 200), np.uint8)
     image[20:40, 24 * (frame // 24) : 24 * (frame // 24) + 16] = 255
     return image
 
 
-def test_cue_lasts_as_long_as_its_text_is_seen(tmp_path):
+def test_cue_lasts_while_its_text_is_visible(tmp_path):
     path = videos.write(tmp_path / "a.mp4", paint=lambda frame: blocks(min(frame, 95)), frames=120)
     texts, read = iter([None, ("PLATFORM", " SEVEN\n"), ("PLATFORM SEVEN",), ("Lisbon",)]), []
 
@@ -741,7 +748,7 @@ def test_cue_lasts_as_long_as_its_text_is_seen(tmp_path):
             break
     assert outcome == ("transcribed", [(2, 6, "PLATFORM SEVEN"), (6, 10, "Lisbon")], [])
     assert [(step.position, step.duration) for step in steps] == [(2 * i, 10) for i in range(5)]
-    assert len(read) == 4  # the last of the five frames looks like the one before
+    assert len(read) == 4  # the last of the five frames equals the fourth
     np.testing.assert_allclose(read[0][60, 100], (200, 40, 20), atol=12)  # BGR, as OpenCV has it
 
 
@@ -754,7 +761,7 @@ def test_text_in_pictures_is_read(tmp_path, capsys):
     index = archive.create(tmp_path / "index", folder)
     index_folder(index, archive.Encoder(), workers=0)
     assert transcribe(index, "--ocr") == 0 and "1 transcribed" in capsys.readouterr().out
-    first, second = told(index)["signs.mp4"]
+    first, second = transcripts_of(index)["signs.mp4"]
     assert (first[2], second[2]) == ("PLATFORM SEVEN", "Lisbon 09:40")
     assert first[:2] == (2, 6) and second[:2] == pytest.approx((6, 10), abs=0.01)
     library = Library(index.directory, encoder=archive.Encoder())

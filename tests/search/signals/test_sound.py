@@ -1,4 +1,4 @@
-"""A third signal in this file alone: sounds are searched, listed and fused like the other two."""
+"""A third signal, defined in this file, is searched, listed and fused like the other two."""
 
 import json
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from hlformer_jax.search.signals.protocol import Evidence
 
 NOTES = {"bark": 0, "bell": 1, "rain": 2}
 THRESHOLD = 0.9
-"""Cosine from which on a second of sound matches."""
+"""Smallest cosine of a matching second of sound."""
 
 
 def encode_text(text):
@@ -74,16 +74,16 @@ class Sound:
         return "" if self.embeddings else "no sound was encoded"
 
     def search(self, query):
-        wanted, found = encode_text(query.single_text), {}
-        for content in self.embeddings.keys() & {*self._contents} if np.any(wanted) else ():
+        sound, moments_by_content = encode_text(query.single_text), {}
+        for content in self.embeddings.keys() & {*self._contents} if np.any(sound) else ():
             rows = self.embeddings[content]
-            cosines = rows @ wanted / np.linalg.norm(rows, axis=1) / np.linalg.norm(wanted)
+            cosines = rows @ sound / np.linalg.norm(rows, axis=1) / np.linalg.norm(sound)
             seconds = [i for i in np.argsort(-cosines).tolist() if cosines[i] >= THRESHOLD]
             moments = [Moment(i, i + 1, i, float(cosines[i])) for i in seconds]
             if moments:
-                found[content] = moments
-        best = sorted(found, key=lambda content: -found[content][0].score)
-        return SoundMatches({content: found[content] for content in best})
+                moments_by_content[content] = moments
+        ranked = sorted(moments_by_content.items(), key=lambda pair: -pair[1][0].score)
+        return SoundMatches(dict(ranked))
 
 
 @pytest.fixture
@@ -95,11 +95,11 @@ def index(tmp_path, films, monkeypatch):
     (films / "b.sound").write_text("rain rain bark bell")
     (films / "b.srt").write_text(json.dumps([[12, 14, "the red bell rings"]]))
     index = archive.create(tmp_path / "index", films)
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     return index
 
 
-def test_a_video_is_found_by_its_sound(index):
+def test_video_is_found_by_its_sound(index):
     [result] = archive.opened(index).query("a loud bark", signals="sound")
     assert result.video == "b.film" and result.moments[0][:2] == (2, 3)
     assert result.score > THRESHOLD and result.score_kind == "cosine"
@@ -109,15 +109,15 @@ def test_a_video_is_found_by_its_sound(index):
 
 def test_added_signal_is_used_in_every_query_it_accepts(index):
     library = archive.opened(index)
-    results = {one.video: one for one in library.query("red bell rings")}
+    results = {result.video: result for result in library.query("red bell rings")}
     assert results["b.film"].signals == ("transcript", "sound")
     assert results["a.film"].signals == ("sound",)
     sums = dict.fromkeys(results, 0.0)
     for name in SIGNALS:
-        for rank, one in enumerate(library.query("red bell rings", signals=name), 1):
-            # Of a ranking of all videos a tenth counts in full, here one; the others find less.
-            if name != "visual" or rank == 1 or not results[one.video].signals:
-                sums[one.video] += 1 / (60 + rank)
+        for rank, result in enumerate(library.query("red bell rings", signals=name), 1):
+            # The first tenth of the visual ranking counts in full: one video of these.
+            if name != "visual" or rank == 1 or not results[result.video].signals:
+                sums[result.video] += 1 / (60 + rank)
     assert [*results] == sorted(sums, key=lambda video: -sums[video])
     assert library.query("red", then="blue")[0].signals == ()
     with pytest.raises(QueryError) as refused:
@@ -125,7 +125,7 @@ def test_added_signal_is_used_in_every_query_it_accepts(index):
     assert refused.value.field == "signals"
 
 
-def test_the_command_line_and_the_server_have_the_signal(index, monkeypatch, capsys):
+def test_command_line_and_the_server_have_the_signal(index, monkeypatch, capsys):
     monkeypatch.setattr(console, "open_library", lambda options: archive.opened(index))
     query = ["query", "bark", f"--index={index.directory}"]
     assert main([*query, "--signals=sound"]) == 0

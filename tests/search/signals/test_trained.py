@@ -37,15 +37,15 @@ def unit(vectors):
 
 
 def encoder_of(config):
-    """Unit vectors of a video's positions, by the model applied to it alone."""
+    """Return a function that encodes the positions of a video by the model alone."""
     built, params = models.build(config), tiny.params(config)
     encode = jax.jit(lambda params, videos: models.encode_video(built, params, videos))
 
     def encoded(vectors):
-        found = encode(params, trained.videos_of([vectors], config.data, 1))
+        branches = encode(params, trained.videos_of([vectors], config.data, 1))
         return {
             name: unit(np.asarray(branch[0], np.float64))
-            for name, branch in found._asdict().items()
+            for name, branch in branches._asdict().items()
             if branch is not None
         }
 
@@ -53,7 +53,7 @@ def encoder_of(config):
 
 
 def cosines_of(name, encoded, query):
-    """Cosines of the positions and the query, of which each branch of DL-DKD has its half."""
+    """Return the cosines of positions and query; each branch of DL-DKD has half of the query."""
     parts = unit(np.stack(np.split(query, 2))) if name == "dl_dkd" else (query, query)
     return {name: rows @ part for (name, rows), part in zip(encoded.items(), parts, strict=False)}
 
@@ -70,7 +70,7 @@ def cosines_of(name, encoded, query):
     ],
     ids=["both branches", "one vector a video", "frames alone", "ms_sl", "dl_dkd"],
 )
-def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_path, name, options):
+def test_scores_are_weighted_best_cosines_of_the_model(index, records, tmp_path, name, options):
     config = configuration(name, **options)
     ranker = trained.TrainedRanker(write_run(tmp_path / "run", config), index, records)
     query = ranker.encode(archive.Encoder(), "red blue white")
@@ -87,15 +87,15 @@ def test_scores_are_the_weighted_best_cosines_of_the_model(index, records, tmp_p
         if name == "ms_sl":
             best = int(np.argmax(cosines["clips"]))
             expected = clip * cosines["clips"][best] + frame * cosines["guided"][best]
-            both = clip * cosines["clips"] + frame * cosines["guided"]
-            assert over_time.max() == pytest.approx(both.max(), abs=2e-5)
+            weighted = clip * cosines["clips"] + frame * cosines["guided"]
+            assert over_time.max() == pytest.approx(weighted.max(), abs=2e-5)
         else:
             expected = frame * cosines["frames"].max()
             if "clips" in cosines:
                 expected += clip * cosines["clips"].max()
             assert over_time.max() <= expected + 2e-5
         np.testing.assert_allclose(scores[i], expected, atol=2e-5)
-    # Fewer frames than positions: a frame is its own position.
+    # With fewer frames than positions, each frame is a position.
     arrays = index.read(records[1].content)
     if name == "dl_dkd" or (name != "ms_sl" and not options):
         cosines = cosines_of(name, encoded(arrays.vectors), query)
@@ -109,28 +109,28 @@ def test_videos_are_prepared_as_for_training():
     data = configuration("gmmformer_v2").data
     rng = np.random.default_rng(0)
     vectors = [rng.normal(size=(count, data.visual_dim)).astype(np.float16) for count in (3, 21)]
-    found = trained.videos_of(vectors, data, 3)
+    videos = trained.videos_of(vectors, data, 3)
     for i, rows in enumerate(vectors):
         record = split.VideoRecord("", rows.astype(np.float32), [], [], rows[:0], np.zeros(0, int))
         example = split.transform(record, data.max_clips, data.max_frames, data.max_words)
-        np.testing.assert_array_equal(found.clips[i], example.clips)
-        np.testing.assert_array_equal(found.frames[i][found.frame_mask[i]], example.frames)
-    assert found.mask.tolist() == [True, True, False]
-    assert found.frame_mask.sum(1).tolist() == [3, data.max_frames, 0]
-    assert not found.clips[2].any() and not found.frames[~found.frame_mask].any()
+        np.testing.assert_array_equal(videos.clips[i], example.clips)
+        np.testing.assert_array_equal(videos.frames[i][videos.frame_mask[i]], example.frames)
+    assert videos.mask.tolist() == [True, True, False]
+    assert videos.frame_mask.sum(1).tolist() == [3, data.max_frames, 0]
+    assert not videos.clips[2].any() and not videos.frames[~videos.frame_mask].any()
 
 
-def test_the_encoder_of_a_run_is_loaded_from_the_first_place_that_exists(tmp_path):
+def test_encoder_of_a_run_is_its_first_existing_place(tmp_path):
     run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
     note = run / "features" / extracted.ENCODER
     facts = json.loads(note.read_text())
     folder, missing = tmp_path / "encoder", str(tmp_path / "missing")
     folder.mkdir()
     for places, expected in (
-        ([], "colours"),  # its name, which may be a hub id
+        ([], "colours"),  # the name, which may be a hub id
         ([missing, str(folder), "owner/name"], str(folder)),
         (["owner/name", str(folder)], "owner/name"),
-        ([missing], missing),  # whose absence is then reported
+        ([missing], missing),  # an error when it is loaded
     ):
         note.write_text(json.dumps(facts | {"places": places}))
         assert trained.place_of_encoder(run) == expected
@@ -147,7 +147,7 @@ def test_text_that_is_longer_than_the_model_reads_is_named(index, tmp_path):
     assert line.startswith("the trained model reads only the first 3 of the 4 tokens of 'red green")
 
 
-def test_model_of_the_last_token_reads_it_of_every_text(index, tmp_path):
+def test_model_of_the_last_token_reads_it_in_long_texts(index, tmp_path):
     config = configuration("clip4clip_meanp", **{"data.max_words": 3, "model.glance": False})
     library = archive.opened(index, checkpoint=write_run(tmp_path / "run", config))
     short, long = (library.query(text) for text in ("blue", "red green yellow white blue"))
@@ -159,10 +159,10 @@ def test_encodings_are_of_the_current_videos_and_parameters(index, tmp_path):
     run = write_run(tmp_path / "run", config)
 
     def scores():
-        at = Index.open(index.directory)
-        ranker = trained.TrainedRanker(run, at, list(at.records().values()))
-        found = ranker.scores(ranker.encode(archive.Encoder(), "red"))
-        return dict(zip(at.records(), found.tolist(), strict=True))
+        reopened = Index.open(index.directory)
+        ranker = trained.TrainedRanker(run, reopened, list(reopened.records().values()))
+        values = ranker.scores(ranker.encode(archive.Encoder(), "red"))
+        return dict(zip(reopened.records(), values.tolist(), strict=True))
 
     before = scores()
     params = jax.tree.map(
@@ -195,15 +195,14 @@ def test_model_has_no_warning_about_the_threshold_of_a_ranker(index, tmp_path):
 def test_passages_are_ranked_by_the_encoder_for_every_ranker(index, tmp_path, monkeypatch):
     monkeypatch.setattr(passages, "MIN_EMBEDDED_PASSAGES", 1)
     monkeypatch.setattr(transcripts, "SECONDS_AFTER_END", 1e6)  # the films are shorter
-    nothing = lambda self, sentence: passages.NO_CONTENTS
-    monkeypatch.setattr(passages.PassageIndex, "search_words", nothing)
+    monkeypatch.setattr(passages.PassageIndex, "search_words", lambda *_: passages.NO_CONTENTS)
     cues = [(20 * i, 20 * i + 1, colour) for i, colour in enumerate(("red", "green", "blue"))]
     (tmp_path / "films" / "1.srt").write_text(json.dumps(cues))
-    archive.fill(index, video=archive.TOLD)
+    archive.fill(index, video=archive.SUBTITLED)
     run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
     for options in ({}, {"checkpoint": run}):
         [hit] = archive.opened(index, **options).query("green", signals="transcript")
-        assert hit.video == "1.film" and [one.text for one in hit.passages] == ["green"]
+        assert hit.video == "1.film" and [passage.text for passage in hit.passages] == ["green"]
 
 
 @pytest.mark.slow  # it takes seconds
@@ -216,22 +215,22 @@ def test_videos_are_encoded_once_for_each_set_of_parameters(index, tmp_path, mon
     library = archive.opened(index)
     first = library.query("red", k=5)
     assert len(first) == 5 and library.ranker_name == str(run)
-    [kept] = (index.directory / "packed").iterdir()
+    [path] = (index.directory / "packed").iterdir()
     encode = trained.encode_videos
     monkeypatch.setattr(trained, "encode_videos", None)
-    again = archive.opened(index).query("red", k=5)
-    assert [(hit.video, hit.score) for hit in again] == [(hit.video, hit.score) for hit in first]
+    results = archive.opened(index).query("red", k=5)
+    assert [(hit.video, hit.score) for hit in results] == [(hit.video, hit.score) for hit in first]
     monkeypatch.setattr(trained, "encode_videos", encode)
-    whole = kept.read_bytes()
+    content = path.read_bytes()
     records = list(Index.open(index.directory).records().values())
-    for damaged in (b"damaged", whole[:-9], archive.flipped(whole, len(whole) // 2)):
-        kept.write_bytes(damaged)
+    for damaged in (b"damaged", content[:-9], archive.flipped(content, len(content) // 2)):
+        path.write_bytes(damaged)
         trained.TrainedRanker(run, index, records)
-        assert kept.read_bytes() == whole
+        assert path.read_bytes() == content
     (run / "config.json").write_text((run / "config.json").read_text() + " ")
     trained.TrainedRanker(run, index, records)
-    [other] = (index.directory / "packed").iterdir()
-    assert other.name != kept.name
+    [new_path] = (index.directory / "packed").iterdir()
+    assert new_path.name != path.name
 
 
 @pytest.mark.slow
@@ -239,32 +238,34 @@ def test_videos_are_encoded_once_for_each_set_of_parameters(index, tmp_path, mon
     ("dtype", "name"),
     [(dtype, "gmmformer_v2") for dtype in ("float32", "bfloat16", "int8")] + [("int8", "dl_dkd")],
 )
-def test_a_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, address):
+def test_store_adds_the_best_of_both_branches(index, tmp_path, dtype, name, address):
     run = write_run(tmp_path / "run", configuration(name, **{"eval.corpus": dtype}))
     stored = archive.opened(index, checkpoint=run, store=address)
     assert stored.upload().sent == len(FRAMES)
     plain = archive.opened(index, checkpoint=run)
     for sentence in ("red blue white", "green"):
         for k in (2, 9):
-            found, expected = stored.query(sentence, k=k), plain.query(sentence, k=k)
-            assert [hit.video for hit in found] == [hit.video for hit in expected]
-            for one, other in zip(found, expected, strict=True):
-                assert one.score == pytest.approx(other.score, abs=1e-6)
-                np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
-    other = write_run(tmp_path / "other", configuration("gmmformer_v2", **{"model.gaze": False}))
-    unlike = archive.opened(index, checkpoint=other, store=address)
+            results, expected = stored.query(sentence, k=k), plain.query(sentence, k=k)
+            assert [hit.video for hit in results] == [hit.video for hit in expected]
+            for stored_hit, hit in zip(results, expected, strict=True):
+                assert stored_hit.score == pytest.approx(hit.score, abs=1e-6)
+                np.testing.assert_allclose(stored_hit.scores, hit.scores, atol=1e-6)
+    second_run = write_run(
+        tmp_path / "second", configuration("gmmformer_v2", **{"model.gaze": False})
+    )
+    library = archive.opened(index, checkpoint=second_run, store=address)
     with pytest.raises(SearchError, match="another ranker"):
-        unlike.query("red")
+        library.query("red")
 
 
 @pytest.mark.slow
-def test_upload_leaves_out_videos_that_are_indexed_meanwhile(index, tmp_path, address, monkeypatch):
+def test_upload_ignores_videos_that_are_indexed_meanwhile(index, tmp_path, address, monkeypatch):
     run = write_run(tmp_path / "run", configuration("gmmformer_v2"))
     stored = archive.opened(index, checkpoint=run, store=address)
     make = stored._ranker
 
-    def make_and_index(*given):
-        ranker = make(*given)
+    def make_and_index(*arguments):
+        ranker = make(*arguments)
         archive.random_film(tmp_path / "films" / "new.film", 9, seed=9)
         archive.fill(Index.open(index.directory))
         return ranker
@@ -274,14 +275,14 @@ def test_upload_leaves_out_videos_that_are_indexed_meanwhile(index, tmp_path, ad
     monkeypatch.undo()
     assert stored.upload()[:2] == (1, len(FRAMES))
     plain = archive.opened(index, checkpoint=run)
-    found, expected = (each.query("red blue white", k=9) for each in (stored, plain))
-    assert [hit.video for hit in found] == [hit.video for hit in expected]
+    results, expected = (library.query("red blue white", k=9) for library in (stored, plain))
+    assert [hit.video for hit in results] == [hit.video for hit in expected]
     scores = [hit.score for hit in expected]
-    np.testing.assert_allclose([hit.score for hit in found], scores, atol=1e-6)
+    np.testing.assert_allclose([hit.score for hit in results], scores, atol=1e-6)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_store_refuses_the_score_of_ms_sl(index, tmp_path):
+def test_store_refuses_the_score_of_ms_sl(index, tmp_path):
     pytest.importorskip("psycopg", reason="the extra postgres is not installed")
     run = write_run(tmp_path / "run", configuration("ms_sl"))
     library = archive.opened(index, checkpoint=run, store="postgresql://localhost/films")
@@ -305,19 +306,19 @@ def test_run_of_another_encoder_is_refused(index, tmp_path):
         trained.TrainedRanker(run, index, records)
 
 
-def test_a_run_of_another_family_is_refused(tmp_path):
+def test_run_of_another_family_is_refused(tmp_path):
     config = json.loads(default("hover").to_json())
     (tmp_path / "config.json").write_text(json.dumps({"config": config}))
     with pytest.raises(SearchError, match="'hover'"):
         trained.read_config(tmp_path)
 
 
-def test_a_run_of_other_widths_is_refused(index, tmp_path):
+def test_run_of_other_widths_is_refused(index, tmp_path):
     config = configuration("gmmformer_v2")
     config.data.visual_dim = 7
     run = write_run(tmp_path / "run", config)
     with pytest.raises(SearchError, match="width 7"):
         trained.TrainedRanker(run, index, list(index.videos.values()))
-    found = LoadedRun(run, config, None, None)
+    loaded_run = LoadedRun(run, config, None, None)
     with pytest.raises(SearchError, match="width 12"):
-        trained.encode_query(found, np.zeros((2, 5), np.float32))
+        trained.encode_query(loaded_run, np.zeros((2, 5), np.float32))
