@@ -84,7 +84,11 @@ class Painter:
 
 def _matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
     """Return a, b, c, d of the display matrix, which moves (x, y) to (a x + c y, b x + d y)."""
-    side_data = cast(SideDataContainer, frame.side_data)
+    try:
+        side_data = cast(SideDataContainer, frame.side_data)
+    except ValueError:  # PyAV has no name for data of FFmpeg, such as the view in spatial videos
+        cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[round(frame.rotation / 90) % 4]
+        return cosine, -sine, sine, cosine
     for place in range(len(side_data)):
         data = side_data[place]
         if data.type == Type.DISPLAYMATRIX:

@@ -3,6 +3,7 @@
 import io
 import itertools
 
+import av
 import numpy as np
 import pytest
 import videos
@@ -35,6 +36,26 @@ def test_pictures_are_turned_and_mirrored_as_the_file_asks(tmp_path, matrix, cor
     places = itertools.product((height // 4, 3 * height // 4), (width // 4, 3 * width // 4))
     assert "".join(names[tuple(image[place] // 128)] for place in places) == corners
     assert video.probe(path)[1:3] == (width, height)
+
+
+class SpatialFrame:
+    """A turned frame with data of a type that PyAV does not know, as in spatial videos."""
+
+    def __init__(self, rotation):
+        self.rotation = rotation
+
+    @property
+    def side_data(self):
+        raise ValueError("29 is not a valid Type")
+
+
+@pytest.mark.parametrize("matrix", [(1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0)])
+def test_a_frame_with_data_unknown_to_pyav_is_turned(tmp_path, matrix):
+    path = videos.turned(videos.write(tmp_path / "a.mp4", frames=2), matrix)
+    with av.open(path) as container:
+        frame = next(container.decode(video=0))
+    found, fallback = (pixels._matrix(item) for item in (frame, SpatialFrame(frame.rotation)))
+    np.testing.assert_array_equal(np.sign(fallback), np.sign(found))
 
 
 def test_pixels_that_are_not_square_become_square(tmp_path):
