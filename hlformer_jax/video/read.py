@@ -208,7 +208,14 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     def size(stream: VideoStream) -> int:
         return stream.codec_context.width * stream.codec_context.height
 
-    stream = max(decodable, key=lambda x: (bool(x.disposition & Disposition.default), size(x)))
+    most = max(stream.frames for stream in decodable)  # 0 if the file does not state them
+
+    def preference(stream: VideoStream) -> tuple[bool, bool, int]:
+        # Phones add a track of a few larger pictures to a film (Top Shot of Pixel phones).
+        is_film = 10 * stream.frames >= most
+        return bool(stream.disposition & Disposition.default), is_film, size(stream)
+
+    stream = max(decodable, key=preference)
     check_size(path, stream.codec_context.width, stream.codec_context.height)
     if not size(stream):
         what = "holds no frame that can be decoded, or absurdly large ones"

@@ -17,6 +17,7 @@ import av
 import numpy as np
 import pytest
 import videos
+from av.stream import Disposition
 from videos import noisy, ordinary
 
 from hlformer_jax import video
@@ -255,28 +256,40 @@ def test_negative_timestamps_begin_at_second_0(tmp_path):
     assert [frame.time for frame in video.sample(path)] == pytest.approx([0, 1, 2])
 
 
-def test_largest_stream_is_chosen_without_a_default(tmp_path):
-    path = tmp_path / "a.ts"
+def write_tracks(path, codec, sizes):
+    """Write a video with a track for each pair of width and number of frames, all the default."""
     with av.open(str(path), "w") as container:
         streams = []
-        for width in (32, 64, 48):
-            stream = container.add_stream("mpeg2video", rate=25)
+        for width, _ in sizes:
+            stream = container.add_stream(codec, rate=25)
             stream.width, stream.height, stream.pix_fmt = width, 48, "yuv420p"
+            stream.disposition = Disposition.default
             streams.append(stream)
-        for index in range(3):
-            for stream in streams:
-                frame = av.VideoFrame.from_ndarray(
-                    np.zeros((48, stream.width, 3), np.uint8), "rgb24"
-                )
-                frame.pts, frame.time_base = index, Fraction(1, 25)
-                container.mux(stream.encode(frame))
+        for index in range(max(frames for _, frames in sizes)):
+            for stream, (width, frames) in zip(streams, sizes, strict=True):
+                if index < frames:
+                    image = np.zeros((48, width, 3), np.uint8)
+                    frame = av.VideoFrame.from_ndarray(image, "rgb24")
+                    frame.pts, frame.time_base = index, Fraction(1, 25)
+                    container.mux(stream.encode(frame))
         for stream in streams:
             container.mux(stream.encode(None))
+    return path
+
+
+def test_largest_stream_is_chosen_without_a_default(tmp_path):
+    path = write_tracks(tmp_path / "a.ts", "mpeg2video", [(32, 3), (64, 3), (48, 3)])
     with opened(path) as film:
         assert film.stream.codec_context.width == 64
         assert film.period == Fraction(1, 25)
         read = {packet.stream.index for packet in film.container.demux() if packet.size}
         assert read == {film.stream.index}
+
+
+def test_a_track_of_a_few_larger_pictures_is_not_the_film(tmp_path):
+    path = write_tracks(tmp_path / "a.mp4", "libx264", [(64, 2), (32, 25), (48, 25)])
+    with opened(path) as film:
+        assert film.stream.codec_context.width == 48
 
 
 def test_a_picture_is_refused_from_one_pixel_above_the_limit_on():
