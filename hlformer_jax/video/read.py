@@ -225,9 +225,12 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
 
 def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
     """Return the timestamp of second 0: the start of the first stream, without sound priming."""
-    if stream.start_time is None or stream.time_base is None:
+    first = stream.start_time
+    if first is None and container.format.name == "matroska,webm" and len(stream.index_entries):
+        first = stream.index_entries[0].timestamp  # FFmpeg states no start of few or slow frames
+    if first is None or stream.time_base is None:
         return None
-    start = stream.start_time * stream.time_base
+    start = first * stream.time_base
     if container.start_time is None:
         return start
     earliest = max(Fraction(container.start_time, av.time_base), min(start, Fraction(0)))

@@ -251,6 +251,17 @@ def test_pictures_that_begin_after_the_sound_keep_their_seconds(tmp_path):
     assert videos.number(frames[1].image) == 9
 
 
+def test_slow_matroska_without_b_frames_can_be_sought(tmp_path):
+    """FFmpeg states no start of such a file."""
+    times = [2.0 * k for k in range(12)]
+    path = videos.write(tmp_path / "a.mkv", times=times, frames=12, rate=1, max_b_frames=0)
+    with av.open(path) as container:
+        assert container.streams.video[0].start_time is None
+    with opened(path) as film:
+        assert (film.start, film.end) == (0, 23)
+    assert video.copy(path, 5, 7, tmp_path / "b.mkv") == (0, 7)
+
+
 def test_negative_timestamps_begin_at_second_0(tmp_path):
     path = videos.write(tmp_path / "a.nut", times=[-3 + k / 4 for k in range(12)], frames=12)
     assert [frame.time for frame in video.sample(path)] == pytest.approx([0, 1, 2])
