@@ -431,7 +431,8 @@ _ENCODE = "encode the clip instead of copying it"
 def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> None:
     form = CONTAINERS[out.suffix.lower()]
     if form == "matroska" and video.aspect != (video.stream.codec_context.sample_aspect_ratio or 1):
-        what = "cannot state the shape of the pixels, as PyAV writes Matroska"
+        # PyAV writes no shape of pixels into Matroska.
+        what = "would lose the shape of the pixels, which only the container states"
         raise fault(out, what, f"give it the suffix .mp4 or .mov, or {_ENCODE}")
     streams: list[Stream] = [video.stream]
     # Sound is read by another demuxer, because it may be far from the pictures in the file.
