@@ -21,6 +21,7 @@ from av.bitstream import BitStreamFilterContext
 from av.container import InputContainer, OutputContainer
 from av.stream import Stream
 from av.video.reformatter import Colorspace
+from av.video.stream import VideoStream
 from jaxtyping import UInt8
 from PIL import Image
 
@@ -34,6 +35,7 @@ from hlformer_jax.video.packets import (
     packets_after_seek,
     read_packets,
     seek_stream,
+    with_content,
 )
 from hlformer_jax.video.pixels import Painter
 from hlformer_jax.video.read import (
@@ -428,6 +430,10 @@ _ENCODE = "encode the clip instead of copying it"
 
 def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> None:
     form = CONTAINERS[out.suffix.lower()]
+    if form == "matroska" and video.aspect != (video.stream.codec_context.sample_aspect_ratio or 1):
+        # PyAV writes no shape of pixels into Matroska.
+        what = "would lose the shape of the pixels, which only the container states"
+        raise fault(out, what, f"give it the suffix .mp4 or .mov, or {_ENCODE}")
     streams: list[Stream] = [video.stream]
     # Sound is read by another demuxer, because it may be far from the pictures in the file.
     with opened(video.path) as source, demuxer(video.path) as beside:
@@ -471,6 +477,8 @@ def _outputs(clip: OutputContainer, streams: list[Stream]) -> dict[int, Stream]:
         try:
             # opaque: no encoder is needed, which FFmpeg may not have.
             output = clip.add_stream_from_template(stream, opaque=True)
+            if isinstance(stream, VideoStream) and isinstance(output, VideoStream):
+                output.codec_context.sample_aspect_ratio = stream.sample_aspect_ratio or Fraction(0)
         except ValueError:
             if clip.format.name != "matroska":
                 raise
@@ -554,6 +562,8 @@ def _timed(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
     """Yield packets of sound; a packet without a timestamp begins where the one before it ends."""
     following: int | None = None
     for packet in packets:
+        if packet.has_sidedata("new_extradata"):  # FFmpeg would write a damaged Matroska file
+            packet = with_content(packet, bytes(packet))
         if packet.pts is None:
             packet.pts = following
         if packet.pts is not None:

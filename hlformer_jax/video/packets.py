@@ -202,6 +202,15 @@ class Timestamps:
         return True
 
 
+def with_content(packet: av.Packet, content: bytes) -> av.Packet:
+    """Return a packet with the times of another one, but without its side data."""
+    changed = av.Packet(content)
+    changed.stream, changed.time_base = packet.stream, packet.time_base
+    changed.pts, changed.dts, changed.duration = packet.pts, packet.dts, packet.duration
+    changed.is_keyframe = packet.is_keyframe
+    return changed
+
+
 _FULL_CHROMA = ("yuv444", "gbrp")
 """Beginnings of the names of pixel formats with 4:4:4 chroma."""
 
@@ -244,11 +253,7 @@ class EncoderMessage:
         units = self._units(data)
         place = 1 if units and units[0][:1] and units[0][0] & 31 == _DELIMITER else 0
         units.insert(place, self._message)
-        marked = av.Packet(b"".join(self._prefix(unit) + unit for unit in units))
-        marked.stream, marked.time_base = packet.stream, packet.time_base
-        marked.pts, marked.dts, marked.duration = packet.pts, packet.dts, packet.duration
-        marked.is_keyframe = packet.is_keyframe
-        return marked
+        return with_content(packet, b"".join(self._prefix(unit) + unit for unit in units))
 
     def _prefix(self, unit: bytes) -> bytes:
         return len(unit).to_bytes(self._length_bytes, "big") if self._length_bytes else _START_CODE

@@ -17,7 +17,7 @@ from typing import cast
 
 import av
 import numpy as np
-from av.sidedata.sidedata import SideDataContainer, Type
+from av.sidedata.sidedata import SideDataContainer
 from av.video.reformatter import Colorspace, VideoReformatter
 from jaxtyping import Float, UInt8, UInt16
 
@@ -84,13 +84,15 @@ class Painter:
 
 def _matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
     """Return a, b, c, d of the display matrix, which moves (x, y) to (a x + c y, b x + d y)."""
-    side_data = cast(SideDataContainer, frame.side_data)
-    for place in range(len(side_data)):
-        data = side_data[place]
-        if data.type == Type.DISPLAYMATRIX:
-            a, b, _, c, d, *_ = struct.unpack("9i", bytes(data)[:36])
-            return a, b, c, d
-    return 1, 0, 0, 1
+    try:
+        data = cast(SideDataContainer, frame.side_data).get("DISPLAYMATRIX")
+    except ValueError:  # PyAV has no name for data of FFmpeg, such as the view in spatial videos
+        cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[round(frame.rotation / 90) % 4]
+        return cosine, -sine, sine, cosine
+    if data is None:
+        return 1, 0, 0, 1
+    a, b, _, c, d, *_ = struct.unpack("9i", bytes(data)[:36])
+    return a, b, c, d
 
 
 def _upright(

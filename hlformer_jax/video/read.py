@@ -208,7 +208,14 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     def size(stream: VideoStream) -> int:
         return stream.codec_context.width * stream.codec_context.height
 
-    stream = max(decodable, key=lambda x: (bool(x.disposition & Disposition.default), size(x)))
+    most = max(stream.frames for stream in decodable)  # 0 if the file does not state them
+
+    def preference(stream: VideoStream) -> tuple[bool, bool, int]:
+        # Phones add a track of a few larger pictures to a film (Top Shot of Pixel phones).
+        is_film = 10 * stream.frames >= most
+        return bool(stream.disposition & Disposition.default), is_film, size(stream)
+
+    stream = max(decodable, key=preference)
     check_size(path, stream.codec_context.width, stream.codec_context.height)
     if not size(stream):
         what = "holds no frame that can be decoded, or absurdly large ones"
@@ -218,9 +225,12 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
 
 def _start(container: InputContainer, stream: VideoStream) -> Fraction | None:
     """Return the timestamp of second 0: the start of the first stream, without sound priming."""
-    if stream.start_time is None or stream.time_base is None:
+    first = stream.start_time
+    if first is None and container.format.name == "matroska,webm" and len(stream.index_entries):
+        first = stream.index_entries[0].timestamp  # FFmpeg states no start of few or slow frames
+    if first is None or stream.time_base is None:
         return None
-    start = stream.start_time * stream.time_base
+    start = first * stream.time_base
     if container.start_time is None:
         return start
     earliest = max(Fraction(container.start_time, av.time_base), min(start, Fraction(0)))

@@ -406,6 +406,23 @@ def test_copy_has_every_frame_at_its_time_and_the_sound(tmp_path, name):
             assert copied_times[-1] == pytest.approx(source_times[-1], abs=frame)
 
 
+def test_copy_keeps_the_pixel_shape_or_is_refused(tmp_path):
+    path = videos.write(tmp_path / "a.mp4", "libvpx-vp9", frames=12, sample_aspect_ratio=2)
+    with opened(path) as film:
+        assert film.aspect == 2 and not film.stream.codec_context.sample_aspect_ratio
+    video.copy(path, 0, 1, tmp_path / "b.mp4")
+    assert video.probe(tmp_path / "b.mp4")[1:3] == video.probe(path)[1:3] == (128, 48)
+    with pytest.raises(video.VideoError, match="shape of the pixels"):
+        video.copy(path, 0, 1, tmp_path / "b.mkv")
+
+
+def test_copied_sound_with_repeated_header_is_intact(tmp_path):
+    path = videos.write(tmp_path / "a.flv", frames=36, sound=(0.5, 3), max_b_frames=0)
+    video.copy(path, 0.2, 1.5, tmp_path / "b.mkv")
+    with av.open(tmp_path / "b.mkv") as container:
+        assert [stream.type for stream in container.streams] == ["video", "audio"]
+
+
 def test_copy_keeps_hidden_reference_frames(tmp_path):
     # As `ffmpeg -t` or a phone trims: the edit list ends before a frame that B-frames refer to.
     path = videos.write(

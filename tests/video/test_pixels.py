@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import videos
+from av.sidedata.sidedata import SideDataContainer
 from av.video.reformatter import Colorspace
 from PIL import Image
 
@@ -35,6 +36,19 @@ def test_display_matrix_turns_and_mirrors_pictures(tmp_path, matrix, corners):
     places = itertools.product((height // 4, 3 * height // 4), (width // 4, 3 * width // 4))
     assert "".join(names[tuple(image[place] // 128)] for place in places) == corners
     assert video.probe(path)[1:3] == (width, height)
+
+
+@pytest.mark.parametrize("matrix", [(1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0)])
+def test_a_frame_with_data_unknown_to_pyav_is_turned(tmp_path, monkeypatch, matrix):
+    """PyAV cannot list the data of frames of spatial videos."""
+
+    def refuse(self, frame):
+        raise ValueError("29 is not a valid Type")
+
+    path = videos.turned(videos.write(tmp_path / "a.mp4", paint=videos.quadrants, frames=2), matrix)
+    expected = next(iter(video.sample(path))).image
+    monkeypatch.setattr(SideDataContainer, "__init__", refuse)
+    np.testing.assert_array_equal(next(iter(video.sample(path))).image, expected)
 
 
 def test_pixels_that_are_not_square_become_square(tmp_path):

@@ -16,6 +16,7 @@ import av
 import numpy as np
 import pytest
 import videos
+from av.stream import Disposition
 from videos import noisy, ordinary
 
 from hlformer_jax import video
@@ -250,33 +251,56 @@ def test_pictures_that_begin_after_the_sound_keep_their_seconds(tmp_path):
     assert videos.number(frames[1].image) == 9
 
 
+def test_slow_matroska_without_b_frames_can_be_sought(tmp_path):
+    """FFmpeg states no start of such a file."""
+    times = [2.0 * k for k in range(12)]
+    path = videos.write(tmp_path / "a.mkv", times=times, frames=12, rate=1, max_b_frames=0)
+    with av.open(path) as container:
+        assert container.streams.video[0].start_time is None
+    with opened(path) as film:
+        assert (film.start, film.end) == (0, 23)
+    assert video.copy(path, 5, 7, tmp_path / "b.mkv") == (0, 7)
+
+
 def test_negative_timestamps_begin_at_second_0(tmp_path):
     path = videos.write(tmp_path / "a.nut", times=[-3 + k / 4 for k in range(12)], frames=12)
     assert [frame.time for frame in video.sample(path)] == pytest.approx([0, 1, 2])
 
 
-def test_largest_stream_is_chosen_without_a_default(tmp_path):
-    path = tmp_path / "a.ts"
+def write_tracks(path, codec, sizes):
+    """Write a video with a track for each pair of width and number of frames, all the default."""
     with av.open(str(path), "w") as container:
         streams = []
-        for width in (32, 64, 48):
-            stream = container.add_stream("mpeg2video", rate=25)
+        for width, _ in sizes:
+            stream = container.add_stream(codec, rate=25)
             stream.width, stream.height, stream.pix_fmt = width, 48, "yuv420p"
+            stream.disposition = Disposition.default
             streams.append(stream)
-        for index in range(3):
-            for stream in streams:
-                frame = av.VideoFrame.from_ndarray(
-                    np.zeros((48, stream.width, 3), np.uint8), "rgb24"
-                )
-                frame.pts, frame.time_base = index, Fraction(1, 25)
-                container.mux(stream.encode(frame))
+        for index in range(max(frames for _, frames in sizes)):
+            for stream, (width, frames) in zip(streams, sizes, strict=True):
+                if index < frames:
+                    image = np.zeros((48, width, 3), np.uint8)
+                    frame = av.VideoFrame.from_ndarray(image, "rgb24")
+                    frame.pts, frame.time_base = index, Fraction(1, 25)
+                    container.mux(stream.encode(frame))
         for stream in streams:
             container.mux(stream.encode(None))
+    return path
+
+
+def test_largest_stream_is_chosen_without_a_default(tmp_path):
+    path = write_tracks(tmp_path / "a.ts", "mpeg2video", [(32, 3), (64, 3), (48, 3)])
     with opened(path) as film:
         assert film.stream.codec_context.width == 64
         assert film.period == Fraction(1, 25)
         read = {packet.stream.index for packet in film.container.demux() if packet.size}
         assert read == {film.stream.index}
+
+
+def test_track_of_few_larger_pictures_is_not_the_film(tmp_path):
+    path = write_tracks(tmp_path / "a.mp4", "libx264", [(64, 2), (32, 25), (48, 25)])
+    with opened(path) as film:
+        assert film.stream.codec_context.width == 48
 
 
 def test_picture_above_the_pixel_limit_is_refused():

@@ -56,6 +56,19 @@ def test_ttml_times_follow_containers(tmp_path, body, expected):
     assert read(tmp_path, "a.ttml", f"<tt>{body}</tt>") == (expected, 0)
 
 
+def test_times_of_apple_lyrics_count_from_zero(tmp_path):
+    text = (
+        '<tt xmlns:itunes="http://music.apple.com/lyric-ttml-internal" itunes:timing="Word">'
+        '<body dur="1:30.000"><div begin="19.764" end="59.300"><p begin="19.764" end="21.900">'
+        '<span begin="19.764" end="20.326">You were</span> '
+        '<span begin="20.326" end="21.900">here</span></p></div>'
+        '<div begin="1:01.500" end="1:10.000"><p begin="1:01.500" end="1:03.000">there</p>'
+        '<p end="1:05.000">and</p></div></body></tt>'
+    )
+    expected = [(19.764, 21.9, "You were here"), (61.5, 63, "there"), (61.5, 65, "and")]
+    assert read(tmp_path, "a.ttml", text) == (expected, 0)
+
+
 @pytest.mark.parametrize(
     ("paragraph", "expected"),
     [

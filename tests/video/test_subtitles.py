@@ -100,6 +100,18 @@ def test_track_in_an_older_encoding_is_read(tmp_path):
     assert cue_rows(subtitles)[0] == (1, 2.5, "Мы идём на рынок") and subtitles.encoding == "cp1251"
 
 
+def test_a_webvtt_track_of_mkvmerge_is_read(tmp_path):
+    """FFmpeg does not know its codec, S_TEXT/WEBVTT."""
+    (tmp_path / "a.srt").write_text(SRT)
+    path = muxed(tmp_path / "a.mkv", tmp_path / "a.srt")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"S_TEXT/UTF8", b"S_TEXT/VTT\0"))
+    assert rows(read_tracks(path)) == TWO and read_tracks(path).format == "webvtt"
+    content = content.replace(b"Hello", b"\1\0\2\3\4").replace(b"Second line", bytes(11))
+    path.write_bytes(content.replace(b"S_TEXT/UTF8", b"S_KATE\0\0\0\0\0"))
+    assert read_tracks(path).cues == ()
+
+
 def test_packets_of_mp4_text_are_utf8_or_utf16():
     texts = ["Grüße", "ein grüner Elefant", "次の日", "ein Fahrrad"]
     for encodings in itertools.product(["utf-8", "utf-16"], repeat=4):
@@ -110,6 +122,15 @@ def test_packets_of_mp4_text_are_utf8_or_utf16():
         ]
         blocks, *_ = reader._blocks(packets, "mov_text")
         assert [block.text for block in blocks] == texts
+
+
+@pytest.mark.parametrize("codec", ["subrip", "webvtt", "ass"])
+def test_text_of_a_packet_ends_at_a_zero(codec):
+    fields = b"0,0,Default,,0,0,0,," if codec == "ass" else b""
+    contents = [fields + line for line in (b"The first\0\xde\xad\xbe\xef\xde", "Grüße\0".encode())]
+    packets = [reader._Packet(i, i + 1, content, 0) for i, content in enumerate(contents)]
+    blocks, *_ = reader._blocks(packets, codec)
+    assert [block.text for block in blocks] == ["The first", "Grüße"]
 
 
 def test_ttml_track_of_mp4_is_read(tmp_path, monkeypatch):

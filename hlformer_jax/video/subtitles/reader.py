@@ -262,8 +262,11 @@ def _codec(stream: Any) -> str:
     """Return FFmpeg's name of the codec of a track; "" if it is unknown."""
     if stream.codec_context is not None:
         return str(stream.codec_context.name)
-    # FFmpeg cannot decode TTML and CEA-708 in MP4; `_packets` leaves out CEA-708.
-    return "ttml" if stream.container.format.name in _WITHOUT_JUMPS else ""
+    # FFmpeg does not know WebVTT of mkvmerge, nor TTML and CEA-708 in MP4. `_packets` leaves out
+    # CEA-708, and binary packets in Matroska.
+    if stream.container.format.name in _WITHOUT_JUMPS:
+        return "ttml"
+    return "webvtt" if stream.container.format.name == "matroska,webm" else ""
 
 
 @dataclass(slots=True)
@@ -314,6 +317,8 @@ def _packets(video: Video, codecs: Mapping[int, str]) -> tuple[dict[int, list[_P
             start = float(packet.pts * packet.time_base) - zero
             end = start + float(packet.duration * packet.time_base) if packet.duration else None
             content, codec = bytes(packet), codecs[packet.stream.index]
+            if codec == "webvtt" and _is_binary(content.decode(errors="replace")):
+                continue
             if codec == "ttml":
                 text = content.replace(b"\0", b"").decode("latin-1")  # without UTF-16's zeros
                 if formats.sniff(text, ".ttml") != "ttml":  # CEA-708
@@ -351,6 +356,11 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, s
     if codec == "mov_text":  # two bytes of length before the text, and styles after it
         contents = [content[2 : 2 + int.from_bytes(content[:2], "big")] for content in contents]
     marks = (b"\xfe\xff", b"\xff\xfe")  # of UTF-16, which each packet may have
+    if codec != "ttml":  # a zero ends the text, and may precede remains of an older one
+        contents = [
+            content if content.startswith(marks) else content.lstrip(b"\0").partition(b"\0")[0]
+            for content in contents
+        ]
     joined = b"\n".join([content for content in contents if not content.startswith(marks)])
     encoding = charset.detect(joined)
     blocks = []
@@ -359,7 +369,7 @@ def _blocks(packets: Sequence[_Packet], codec: str) -> tuple[list[Block], int, s
         if content.startswith(marks):
             text = content.decode("utf-16", errors="replace")
         else:
-            text = content.decode(encoding, errors="replace").strip("\x00")
+            text = content.decode(encoding, errors="replace")
         if codec in ("ass", "ssa"):
             fields = text.split(",", 8)
             if len(fields) < 9:

@@ -2,6 +2,7 @@
 
 The times follow TTML2. An element begins and ends relative to its parent (`timeContainer="par"`,
 the default) or to the end of the element before it ("seq"). It ends with its parent at the latest.
+In lyrics of Apple Music, whose root has the attribute itunes:timing, all times count from 0.
 """
 
 import itertools
@@ -21,6 +22,7 @@ class _Clock:
         self.sub_frame_rate = 1.0
         self.tick_rate = 1.0
         self.counts_frames = False  # whether clock times are time codes, which count frames
+        self.is_lyrics = False  # whether all times count from 0, and each paragraph is one cue
         self.drop_mode = ""
 
     def state(self, root: dict[str, str]) -> None:
@@ -41,6 +43,7 @@ class _Clock:
             self.tick_rate = self.frame_rate * self.sub_frame_rate
         self.counts_frames = root.get("timebase") == "smpte"
         self.drop_mode = root.get("dropmode", "")
+        self.is_lyrics = "timing" in root
 
     def seconds(self, time: str) -> float | None:
         """Return the seconds of an offset or a clock time; None if it is neither."""
@@ -131,8 +134,8 @@ class _Unit:
             self.runs.append((element, []))
         self.runs[-1][1].append(text)
 
-    def blocks(self) -> list[Block]:
-        """Return the cues of the unit. All its elements are closed."""
+    def blocks(self, is_lyrics: bool) -> list[Block]:
+        """Return the cues of the unit, one if these are lyrics. All its elements are closed."""
         texts = [(element, "".join(parts)) for element, parts in self.runs]
         texts = [(element, text) for element, text in texts if text.replace(_BREAK, "").strip()]
         if not texts:
@@ -141,7 +144,7 @@ class _Unit:
             texts = self._join_untimed(texts)
         start, end = self.element.start, self.element.end
         are_spans = all(e is not self.element and e.start < end for e, _ in texts)
-        if are_spans and _are_cues(texts):
+        if are_spans and not is_lyrics and _are_cues(texts):
             return [_block(element.start, element.end, text) for element, text in texts]
         if are_spans:
             start, end = min(e.start for e, _ in texts), max(e.end for e, _ in texts)
@@ -251,7 +254,7 @@ class _Reader:
         self.elements[-1].add_child(element.end)
         if self.unit is None or self.unit.element is not element:
             return
-        blocks = self.unit.blocks()
+        blocks = self.unit.blocks(self.clock.is_lyrics)
         shown: list[Block] = []
         if element.is_timed or any(run is not element for run, _ in self.unit.runs):
             shown = [block for block in blocks if block.start < self.elements[-1].end]
@@ -266,9 +269,10 @@ class _Reader:
         times = _times(name, stated)
         begin, end, duration = (self.clock.seconds(time) if time else None for time in times)
         is_wrong = bool(times[0] and begin is None or times[1] and end is None)
-        element = _Element(name, base + (begin or 0.0), parent.end)
+        origin = 0.0 if self.clock.is_lyrics else base
+        element = _Element(name, base if begin is None else origin + begin, parent.end)
         if end is not None:
-            element.end = min(element.end, base + end)
+            element.end = min(element.end, origin + end)
         if duration is not None:
             element.end = min(element.end, element.start + duration)
         element.has_own_end = end is not None or duration is not None
