@@ -24,7 +24,6 @@ from hlformer_jax.ops.lorentz.pairs import (
     displace,
     gradient,
     logarithm,
-    logarithm_factors,
     point_from_space,
     rescale,
     seen_from,
@@ -422,6 +421,6 @@ def log_map_in_frame(x: Point, y: Point, c: ArrayLike = 1.0) -> Space:
     x, y = space_components(x, y)
     pair = rescale(x, y, per_batch(c, x))
     moved, chord = seen_from(pair)
-    flat, bent = logarithm_factors(pair, chord)
-    # One by one: `moved` may be so long that its square overflows.
-    return moved * flat[..., None] * (bent * pair.scale)[..., None]
+    # The factors of `logarithm`, one by one: `moved` may be so long that its square overflows.
+    z = pair.c * chord.m / 4
+    return moved / jnp.sqrt(1 + z)[..., None] * (asinhc_sqrt(z) * pair.scale)[..., None]

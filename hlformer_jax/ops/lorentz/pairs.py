@@ -352,16 +352,6 @@ def gradient_from_sums(across: Space, y: Space, sums: PairSums, chord: Chord) ->
     return ChordGradient(jnp.where(aligned[..., None], across, -y), turn)
 
 
-def logarithm_factors(pair: Pair, chord: Chord) -> tuple[Scalar, Scalar]:
-    """Compute two factors whose product is √c d / sinh(√c d), smooth at y = x.
-
-    It is arcosh β / √(β² − 1) for β = 1 + c m / 2, or for z = c m / 4 1 / √(1 + z) times
-    asinh √z / √z.
-    """
-    z = pair.c * chord.m / 4
-    return 1 / jnp.sqrt(1 + z), asinhc_sqrt(z)
-
-
 def seen_from(pair: Pair) -> tuple[Space, Chord]:
     """Compute the space components of y after the boost that takes x to the origin; the chord."""
     slope, chord = gradient(pair)
@@ -375,13 +365,14 @@ def seen_from(pair: Pair) -> tuple[Space, Chord]:
 def logarithm(x: Space, y: Space, c: Scalar) -> Point:
     """Compute the logarithmic map of y at x.
 
-    Its space components are `logarithm_factors` times y − β x, where β = 1 + c m / 2.
+    Its space components are arcosh β / √(β² − 1) times y − β x, where β = 1 + c m / 2; with
+    z = c m / 4 the factor is asinh √z / √z / √(1 + z), smooth at y = x.
     """
     pair = rescale(x, y, c)
     slope, chord = gradient(pair)
     aligned = chord.aligned
     z = pair.c * chord.m / 4
-    flat, bent = logarithm_factors(pair, chord)
+    flat, bent = 1 / jnp.sqrt(1 + z), asinhc_sqrt(z)
     # Apply the factors one by one: far out their product underflows and y − β x overflows.
     way = jnp.where(aligned[..., None], slope.vector, pair.difference) * flat[..., None]
     along = jnp.where(aligned, flat * slope.turn * chord.tau_x, -2 * flat * z)
