@@ -19,7 +19,7 @@ As a library, where a namespace is loaded at its first use:
 
     import hlformer_jax as hl
 
-    hl.lorentz, hl.poincare, hl.cones, hl.statistics    functions of hyperbolic space
+    hl.lorentz, hl.poincare, hl.cones, hl.statistics, hl.horopca    functions of hyperbolic space
     hl.manifolds, hl.optim              spaces as pytrees, optimisers of points
     hl.attention, hl.windows, hl.nn     layers
     hl.losses, hl.retrieval             losses; ranks, recalls, a corpus to search
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hlformer_jax.ops import (
         attention,
         cones,
+        horopca,
         lorentz,
         manifolds,
         optim,
@@ -68,7 +69,7 @@ __getattr__, __dir__, __all__ = lazy.namespace(
     {
         "losses": "",
         "nn": "",
-        "ops": "attention cones lorentz manifolds optim poincare statistics windows",
+        "ops": "attention cones horopca lorentz manifolds optim poincare statistics windows",
         "retrieval": "",
     },
 )

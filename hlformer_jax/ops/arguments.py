@@ -272,7 +272,7 @@ def broadcast_number(
     """
     t, batch = jnp.asarray(as_float(t), v.dtype), v.shape[:-1]
     try:
-        rank = len(np.broadcast_shapes(t.shape, batch))
+        rank = len(jnp.broadcast_shapes(t.shape, batch))
     except ValueError as error:
         raise ValueError(
             f"{name} of shape {t.shape} does not broadcast with the batch {batch} of an"

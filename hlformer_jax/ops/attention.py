@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
 from hlformer_jax.ops import lorentz
@@ -261,7 +260,7 @@ def _check_axes(
             raise ValueError(
                 f"{name} must have the axes [*batch, N, L, d], got shape {array.shape}"
             )
-    batch, count = np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), key.shape[-2]
+    batch, count = jnp.broadcast_shapes(query.shape[:-2], key.shape[:-2]), key.shape[-2]
     logits = (*batch, query.shape[-2], count)
     for name, window in windows.items():
         if window is not None and not _broadcasts(window.shape, logits):

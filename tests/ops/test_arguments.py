@@ -322,3 +322,16 @@ def test_a_key_in_place_of_keys_is_refused():
     for attend in (euclidean_attention, lambda *inputs: lorentz_attention(*inputs, scale=1.0)):
         with pytest.raises(ValueError, match=r"keys must have the axes .* got shape \(4,\)"):
             attend(query, key, key)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_batch_of_any_size_is_exported():
+    points = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("batch"), 4), jnp.float32)
+    heads = jax.ShapeDtypeStruct((points.shape[0], 2, 3, 4), jnp.float32)
+
+    def call(x, y, heads):
+        between = lorentz.geodesic(0.3, x, y), poincare.mobius_scalar_mul(0.3, x)
+        return *between, euclidean_attention(heads, heads, heads)
+
+    shapes = jax.export.export(jax.jit(call))(points, points, heads).out_avals
+    assert [aval.shape for aval in shapes] == [points.shape, points.shape, heads.shape]

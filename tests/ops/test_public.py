@@ -173,6 +173,7 @@ def test_the_table_has_every_public_function():
     named = {case.name for case in CASES}
     assert len(named) == len(CASES) > 80
     for module, source in MODULES.items():
+        assert getattr(hl, module) is source
         public = {
             name
             for name, value in vars(source).items()

@@ -391,6 +391,14 @@ def test_the_mean_of_two_is_the_midpoint_and_of_one_the_point():
     np.testing.assert_allclose(statistics.lorentz_mean(same, None, C), points[:, :1], rtol=1e-13)
 
 
+def test_gradients_of_the_mean_in_weights_of_any_scale():
+    points = lorentz.exp_map0(jnp.asarray([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], jnp.float32))
+    slopes = jax.jit(jax.grad(lambda weights: statistics.lorentz_mean(points, weights)[0, 1]))
+    weights = jnp.asarray([[1.0, 2.0, 0.5]], jnp.float32)
+    for scale in (1e-30, 1e30):
+        np.testing.assert_allclose(scale * slopes(scale * weights), slopes(weights), rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_the_ball_has_the_same_mean_and_moves_with_its_weighted():
     x, w = _weighted(0.3)

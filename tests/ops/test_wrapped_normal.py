@@ -12,6 +12,7 @@ from reference import log_map, parallel_transport, vector
 from scipy.stats import multivariate_normal
 
 from hlformer_jax.ops import statistics as plain
+from hlformer_jax.ops.numerics import max_hyperbolic_norm
 
 C = np.array([0.3, 1.0, 2.5, 0.7])
 RNG = np.random.default_rng(0)
@@ -145,6 +146,18 @@ def test_values_and_gradients_are_finite_at_the_mean_and_far_out():
     x = lorentz.exp_map0(jnp.asarray([[0.0, 0.0], [20.0, 3.0], [9.0, 0.0]]))
     factor = jnp.asarray([[[0.5, 0.0], [-3.0, 1e-3]]])
     check_finite(plain.lorentz_full_log_density, (x, mean, factor), jnp.float32)
+
+
+def test_density_of_opposite_points_as_far_out_as_exponential_maps_reach(dtype):
+    reach = max_hyperbolic_norm(jnp.dtype(dtype)) - 1
+    mean = lorentz.exp_map0(jnp.asarray([[reach, 0.0], [reach, 0.0]], dtype))
+    x = lorentz.exp_map0(jnp.asarray([[-reach, 0.0], [0.0, reach]], dtype))
+    factor = jnp.eye(2, dtype=dtype)
+    density = plain.lorentz_full_log_density(x, mean, factor)
+    d = lorentz.distance(x, mean)
+    want = -d * d / 2 - jnp.log(2 * jnp.pi) - (d - jnp.log(2 * d))
+    np.testing.assert_allclose(density, want, rtol={"float32": 2e-5, "float64": 1e-12}[dtype])
+    check_finite(plain.lorentz_full_log_density, (x, mean, factor), dtype)
 
 
 @pytest.mark.parametrize(

@@ -352,6 +352,16 @@ def gradient_from_sums(across: Space, y: Space, sums: PairSums, chord: Chord) ->
     return ChordGradient(jnp.where(aligned[..., None], across, -y), turn)
 
 
+def seen_from(pair: Pair) -> tuple[Space, Chord]:
+    """Compute the space components of y after the boost that takes x to the origin; the chord."""
+    slope, chord = gradient(pair)
+    # The root is applied twice: far out the gradient of a single factor would overflow.
+    root = 1 / jnp.sqrt(1 + chord.tau_x)
+    farther = pair.c * (dot(pair.x, pair.y) * root) * root - chord.tau_y
+    reach = jnp.where(chord.aligned, slope.turn, farther)
+    return reach[..., None] * pair.x - slope.vector, chord
+
+
 def logarithm(x: Space, y: Space, c: Scalar) -> Point:
     """Compute the logarithmic map of y at x.
 

@@ -59,7 +59,7 @@ def lorentz_mean(
     """
     points = as_sets(points)
     start = lorentz.centroid(points, weights, c)
-    weights = mean_weights(weights, points, relative=False)
+    weights = mean_weights(weights, points)
     if tolerance is None:
         tolerance = 16 * float(jnp.finfo(points.dtype).eps)
     curvature = per_batch(c, points[..., 0])[..., None]
