@@ -26,7 +26,7 @@ from hlformer_jax.ops.lorentz.pairs import (
     logarithm,
     point_from_space,
     rescale,
-    seen_from,
+    boost_to_origin,
     space_components,
     split_tangent,
     squared_distance_of_pair,
@@ -387,7 +387,7 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     to, x = space_components(to, x)
     curvature = per_batch(c, x)
     pair = rescale(-to, x, curvature)
-    return point_from_space(seen_from(pair)[0] * pair.scale[..., None], curvature)
+    return point_from_space(boost_to_origin(pair)[0] * pair.scale[..., None], curvature)
 
 
 def transport_in_frame(x: Point, y: Point, u: Space, c: ArrayLike = 1.0) -> Space:
@@ -420,7 +420,7 @@ def log_map_in_frame(x: Point, y: Point, c: ArrayLike = 1.0) -> Space:
     """Return the logarithm of y at x, in the frame that is parallel transported from the origin."""
     x, y = space_components(x, y)
     pair = rescale(x, y, per_batch(c, x))
-    moved, chord = seen_from(pair)
+    moved, chord = boost_to_origin(pair)
     # The factors of `logarithm`, one by one: `moved` may be so long that its square overflows.
     z = pair.c * chord.m / 4
     return moved / jnp.sqrt(1 + z)[..., None] * (asinhc_sqrt(z) * pair.scale)[..., None]

@@ -352,8 +352,8 @@ def gradient_from_sums(across: Space, y: Space, sums: PairSums, chord: Chord) ->
     return ChordGradient(jnp.where(aligned[..., None], across, -y), turn)
 
 
-def seen_from(pair: Pair) -> tuple[Space, Chord]:
-    """Compute the space components of y after the boost that takes x to the origin; the chord."""
+def boost_to_origin(pair: Pair) -> tuple[Space, Chord]:
+    """Return the space components of y after the boost of x to the origin, and the chord."""
     slope, chord = gradient(pair)
     # The root is applied twice: far out the gradient of a single factor would overflow.
     root = 1 / jnp.sqrt(1 + chord.tau_x)
