@@ -489,7 +489,8 @@ def start(
             options = compiler.compiler_options(config)
             future = thread.submit(_first_state, restored, initial, mesh, options)
             loss = family.loss(steps_per_epoch)
-            constants = getattr(family, "program_constants", lambda: None)()
+            # Not inherited: a subclass may have another optimiser, projection or feed.
+            constants = vars(type(family)).get("program_constants", lambda family: None)(family)
             compiled = compile_steps(
                 loss, optimiser, family.project, feed, template, config, constants
             )

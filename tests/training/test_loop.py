@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import optax
 import pytest
 import runs
 from tensorboardX.proto.event_pb2 import Event
@@ -140,6 +141,24 @@ def test_stopped_run_with_initial_parameters_continues(tmp_path, finished, capsy
         assert int(again.state.step) == 4 and again.progress == trainer.progress
         jax.tree.map(np.testing.assert_array_equal, again.state, trainer.state)
     assert "resumed after step 4, in epoch 2" in capsys.readouterr().err
+
+
+def test_subclass_of_a_family_shares_no_program(tmp_path, data_dir, monkeypatch):
+    class Faster(PRVR):
+        def optimiser(self, total_steps):
+            return optax.sgd(0.1)
+
+    def compile_steps(*arguments):
+        constants.append(arguments[-1])
+        raise MemoryError
+
+    constants, config = [], runs.retrieval(data_dir)
+    monkeypatch.setattr(loop, "compile_steps", compile_steps)
+    for family in (PRVR, Faster):
+        trainer = loop.start(config, tmp_path, family(config, devices.mesh()))
+        with pytest.raises(MemoryError), trainer:
+            pass
+    assert constants[0] is not None and constants[1] is None
 
 
 def test_family_is_asked_for_the_steps_and_order_of_its_run(tmp_path):
