@@ -385,10 +385,10 @@ class Outcome(NamedTuple):
 
 def train(
     config: ConfigDict,
-    directory: Path,
+    directory: Path | str,
     profile: bool = False,
     family: Family | None = None,
-    init: Path | None = None,
+    init: Path | str | None = None,
 ) -> Outcome:
     """Train or resume a run, print the test metrics and write them to its directory.
 
@@ -405,6 +405,7 @@ def train(
       NonFiniteLossError: if a loss or a parameter becomes NaN or infinite.
       Stopped: if a signal stopped the run, after its state was saved.
     """
+    directory = Path(directory)
     with start(config, directory, family=family, init=init) as trainer:
         trainer.run(profile)
         rows = trainer.test()
@@ -425,9 +426,9 @@ def train(
 @contextlib.contextmanager
 def start(
     config: ConfigDict,
-    directory: Path,
+    directory: Path | str,
     family: Family | None = None,
-    init: Path | None = None,
+    init: Path | str | None = None,
 ) -> Iterator["Trainer"]:
     """Claim the directory of a run, restore or initialise its state, and compile its steps.
 
@@ -449,11 +450,12 @@ def start(
       CheckpointError: if a checkpoint is missing, damaged or of another model.
     """
     check(config)
+    directory = Path(directory)
     mesh = devices.mesh()
     family = family or training.build(config, mesh)
     family.check_trainable()
     if init is not None:
-        init = init.resolve()
+        init = Path(init).resolve()
         checkpoints.open_params(init).close()  # checked before the data is prepared
     inputs, train = run_directory.Fingerprints.from_family(family), config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()

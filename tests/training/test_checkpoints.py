@@ -246,10 +246,13 @@ def test_loaded_run_has_its_parameters_and_moved_data(tmp_path):
     config = configuration("gmmformer_v2")
     write_run(tmp_path / "run", config)
     changes = {"data.data_dir": "elsewhere", "trees.form": "shallow"}  # the latter of HOVER alone
-    found = loaded_run.load(tmp_path / "run", changes)
+    found = loaded_run.load(str(tmp_path / "run"), changes)
+    assert found.directory == tmp_path / "run"
     assert found.config.model == config.model
     assert found.config.data.data_dir == "elsewhere"
     jax.tree.map(np.testing.assert_array_equal, found.params, tiny.params(config))
+    with pytest.raises(ConfigError, match=r"config\.data\.dir: there is no such field"):
+        loaded_run.load(tmp_path / "run", {"data.dir": "elsewhere"})
 
 
 @pytest.mark.slow  # it takes seconds

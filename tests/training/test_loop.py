@@ -131,7 +131,10 @@ def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, capsys, last,
 def test_stopped_run_with_initial_parameters_continues(tmp_path, finished, capsys):
     config = runs.tree()
     stops = pytest.raises(loop.Stopped, match="SIGTERM: saved step 4")
-    with stops as stopped, loop.start(config, tmp_path, runs.Tree(config), finished) as trainer:
+    with (
+        stops as stopped,
+        loop.start(config, str(tmp_path), runs.Tree(config), str(finished)) as trainer,
+    ):
         runs.signal_before(trainer, 4, signal.SIGTERM)
         trainer.run()
     assert stopped.value.status == 143
