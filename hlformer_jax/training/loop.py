@@ -17,6 +17,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from jax.sharding import Mesh
 from jaxtyping import Bool, Float
 from ml_collections import ConfigDict
 from tensorboardX.event_file_writer import EventsWriter
@@ -489,14 +489,16 @@ def start(
             ThreadPoolExecutor(1, "state") as thread,  # compiles while the steps are compiled
         ):
             options = compiler.compiler_options(config)
-            future = thread.submit(_first_state, restored, initial, mesh, options)
+            future: Any = None
+            if restored is None:
+                future = thread.submit(lambda: initial.lower().compile(options)())
             loss = family.loss(steps_per_epoch)
             # Not inherited: a subclass may have another optimiser, projection or feed.
             constants = vars(type(family)).get("program_constants", lambda family: None)(family)
             compiled = compile_steps(
                 loss, optimiser, family.project, feed, template, config, constants
             )
-        state = future.result()
+        state = restored[0] if restored else devices.replicate(mesh, future.result())
         if params is not None:
             state = dataclasses.replace(state, params=params)
         progress = restored[1] if restored else Progress()
@@ -520,15 +522,6 @@ def start(
             state=state,
             progress=progress,
         )
-
-
-def _first_state(
-    restored: tuple[TrainState, Progress] | None, initial: Any, mesh: Mesh, options: Any
-) -> Any:
-    """Return the restored state, or compile the initialisation with `options` and run it."""
-    if restored is not None:
-        return restored[0]
-    return devices.replicate(mesh, initial.lower().compile(options)())
 
 
 def _initial_params(origin: Path, template: Any, family: Family) -> Any:
@@ -751,6 +744,8 @@ def received_signal() -> Iterator[Callable[[], signal.Signals | None]]:
     # A shell's background jobs ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         noted.append(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread():
+        noted = []  # only the main thread can set handlers
     before = {signal_number: signal.signal(signal_number, note) for signal_number in noted}
     try:
         yield lambda: signals[0] if signals else None

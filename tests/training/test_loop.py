@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import jax
@@ -393,6 +394,15 @@ def test_ignored_ctrl_c_stays_ignored():
             assert received() is None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_signals_are_left_to_the_main_thread():
+    def enter():
+        with loop.received_signal() as received:
+            return received()
+
+    with ThreadPoolExecutor(1) as pool:  # as tools for hyperparameters run a training
+        assert pool.submit(enter).result() is None
 
 
 def test_every_option_can_be_trained():
