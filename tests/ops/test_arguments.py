@@ -325,7 +325,7 @@ def test_a_key_in_place_of_keys_is_refused():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_batch_of_any_size_is_exported():
+def test_batch_of_any_size_is_exported():
     points = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("batch"), 4), jnp.float32)
     heads = jax.ShapeDtypeStruct((points.shape[0], 2, 3, 4), jnp.float32)
 
