@@ -447,7 +447,7 @@ def test_student_equal_to_teacher_has_no_loss():
     assert np.abs(gradient).max() < 1e-5
 
 
-def test_a_call_without_pairs_names_the_argument():
+def test_call_without_pairs_names_the_argument():
     with pytest.raises(TypeError, match="pairs"):
         retrieval.nce(_scores(_pairs()))
 

@@ -70,10 +70,8 @@ def _pairs(name, metric="distance", c=1.0):
 def test_ball_and_hyperboloid_have_equal_distances():
     (ball, p), (sheet, q) = _pairs("poincare", c=0.7), _pairs("lorentz", c=0.7)
     np.testing.assert_allclose(jax.jit(ball.norm)(p), jax.jit(sheet.norm)(q), rtol=1e-5)
-    ball_similarities, sheet_similarities = (
-        jax.jit(ball.similarities)(p, p),
-        jax.jit(sheet.similarities)(q, q),
-    )
+    ball_similarities = jax.jit(ball.similarities)(p, p)
+    sheet_similarities = jax.jit(sheet.similarities)(q, q)
     np.testing.assert_allclose(ball_similarities, sheet_similarities, atol=2e-5)
     np.testing.assert_allclose(jax.jit(angles)(p, p[0]), jax.jit(angles)(q, p[0]), atol=1e-6)
 

@@ -213,8 +213,8 @@ def test_blocks_of_a_bank_start_different():
     kernel = bank["euclidean"]["attention"]["query"]["kernel"]
     assert not np.array_equal(kernel[0], kernel[1])
     # N(0, 0.02), as released.
-    evaluate = bank["euclidean"]["output"]["layer1"]["kernel"]
-    assert 0.015 < np.std(evaluate) < 0.025
+    weights = bank["euclidean"]["output"]["layer1"]["kernel"]
+    assert 0.015 < np.std(weights) < 0.025
 
 
 def test_scalars_are_clamped_to_declared_bounds():
@@ -287,9 +287,8 @@ def test_equal_widths_have_equal_meaning():
     # The single block of MS-SL has no window; converted checkpoints have the width [0.0].
     single_block = {"model.euclidean_blocks": 1, "model.lorentz_blocks": 0}
     assert means(**single_block) == means(**single_block, **{"model.euclidean_widths": (0.0,)})
-    assert means(**single_block) == means(
-        **single_block, **{"model.lorentz_dim": 3}
-    )  # without a Lorentz block
+    # Without a Lorentz block its width has no meaning.
+    assert means(**single_block) == means(**single_block, **{"model.lorentz_dim": 3})
     assert means() != means(**{"model.lorentz_dim": 3})
 
 
@@ -356,10 +355,8 @@ def test_padding_changes_neither_loss_nor_gradient(float64, name):
             return tiny.loss(config, p, b, jax.random.key(5))[0]
 
         both = jax.jit(jax.value_and_grad(loss))
-        (value, gradient), (padded_value, padded_gradient) = (
-            both(params, batch),
-            both(params, padded),
-        )
+        value, gradient = both(params, batch)
+        padded_value, padded_gradient = both(params, padded)
     np.testing.assert_allclose(padded_value, value, rtol=1e-12)
     for expected, padded in zip(*map(jax.tree.leaves, (gradient, padded_gradient)), strict=True):
         np.testing.assert_allclose(padded, expected, rtol=1e-8, atol=1e-12)

@@ -199,8 +199,8 @@ def test_attention_layer_equals_lorentz_attention():
     np.testing.assert_allclose(got, want, rtol=1e-11)
     batch = jax.eval_shape(attend, x[None], y[None], mask)  # one mask for all videos
     assert batch.shape == (1, 5, 5)
-    unmasked, evaluate = attend(x, y, np.zeros(5, bool)), lorentz.centroid(y)
-    np.testing.assert_allclose(unmasked, np.broadcast_to(evaluate, (5, 5)), rtol=1e-11)
+    fully_masked, centroid = attend(x, y, np.zeros(5, bool)), lorentz.centroid(y)
+    np.testing.assert_allclose(fully_masked, np.broadcast_to(centroid, (5, 5)), rtol=1e-11)
 
 
 @pytest.mark.slow  # it takes seconds

@@ -85,8 +85,8 @@ def exp_map(p, v, c):
 
 
 def log_map(p, q, c):
-    direction = mobius_add(times(-1, p), q, c)
-    return times(2 / conformal_factor(p, c), log_map0(direction, c))
+    difference = mobius_add(times(-1, p), q, c)
+    return times(2 / conformal_factor(p, c), log_map0(difference, c))
 
 
 def distance(p, q, c):

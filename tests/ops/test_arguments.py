@@ -153,7 +153,7 @@ def _heads(*batch):
     return compiled.lorentz.from_space(space), space
 
 
-def test_a_mask_of_queries_without_heads_is_refused():
+def test_mask_of_queries_without_heads_is_refused():
     points, features = _heads(4)
     mask = jnp.ones((4, 5), bool)
     message = r"mask of shape \(4, 5\) does not broadcast to \[\*batch, L\] \(5,\) .* axis of heads"
@@ -268,7 +268,7 @@ def test_windows_differentiate_in_their_widths(kind):
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_a_window_width_is_learned_through_attention():
+def test_window_width_is_learned_through_attention():
     _, features = _heads(2, 3)
 
     def attend(w):

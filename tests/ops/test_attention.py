@@ -45,7 +45,7 @@ def test_euclidean_attention_equals_numpy(float64):
     np.testing.assert_allclose(attended, _softmax(logits) @ value, rtol=1e-12)
 
 
-def test_a_single_query_attends_as_with_keys_and_values(float64):
+def test_single_query_attends_as_with_keys_and_values(float64):
     heads, width = 2, 6
     inputs, query = _vectors(0, 3, LENGTH, width), _vectors(1, 3, heads, DIM)
     maps = [
@@ -74,11 +74,7 @@ def test_a_single_query_attends_as_with_keys_and_values(float64):
 
     (value, gradient), (want, expected_gradient) = map(value_and_gradient, (single, plain))
     np.testing.assert_allclose(value, want, rtol=1e-12, atol=1e-13)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12),
-        gradient,
-        expected_gradient,
-    )
+    chex.assert_trees_all_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("corrected", [False, True])
@@ -332,7 +328,7 @@ def test_printed_window_is_equation_10(float64):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_width_of_nan_gives_nan(kind):
+def test_width_of_nan_gives_nan(kind):
     window = jax.jit(lambda width: attention_windows(width[None], 5, kind))(jnp.float32(np.nan))
     assert np.isnan(window).all()
 
@@ -391,7 +387,7 @@ def test_bad_windows_are_refused(arguments):
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_narrowest_windows_are_finite(kind, dtype):
+def test_narrowest_windows_are_finite(kind, dtype):
     log = log_attention_windows((1e-200, 0.01), 128, kind, dtype)
     assert np.isfinite(np.asarray(log)).all()
     for width in (1e-9, 1e-200):

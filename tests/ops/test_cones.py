@@ -128,7 +128,7 @@ def test_energy_is_the_angle_outside_the_cone(check):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_gradient_of_the_angle_to_a_point_near_the_origin(dtype):
+def test_gradient_of_the_angle_to_a_point_near_the_origin(dtype):
     x, direction = jnp.array([0.3, -0.7, 0.2], dtype), np.array([0.5, 0.1, 0.9])
 
     def slope(y, i):
@@ -205,11 +205,11 @@ def test_angles_and_gradients_are_finite_everywhere(dtype):
 
 def _points():
     rng = np.random.default_rng(0)
-    direction = rng.normal(size=(2, 20, 3, 4))
-    direction /= np.linalg.norm(direction, axis=-1, keepdims=True)
+    directions = rng.normal(size=(2, 20, 3, 4))
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     radius = np.array([1e-9, 1e-3, 0.05, 0.3, 0.9])[np.arange(20) % 5][:, None, None]
-    p = direction[0] * radius / np.sqrt(C)[:, None]
-    q = direction[1] * rng.uniform(0.01, 0.9, size=(20, 3, 1)) / np.sqrt(C)[:, None]
+    p = directions[0] * radius / np.sqrt(C)[:, None]
+    q = directions[1] * rng.uniform(0.01, 0.9, size=(20, 3, 1)) / np.sqrt(C)[:, None]
     q[10:15] = p[10:15] * 1.05 + 1e-3 * q[10:15] * radius[10:15]  # just behind
     return p, q
 

@@ -200,7 +200,7 @@ def test_every_public_transformation_has_a_case():
         for n in sorted(PUBLIC.keys() - EXACT_WRAPPERS - MEANINGLESS)
     ],
 )
-def test_a_transformation_learns_or_is_refused(name):
+def test_transformation_learns_or_is_refused(name):
     start, goals = _points(0), _points(1)
     optimizer = riemannian(make(name), SPACES)
     if name in REFUSED:

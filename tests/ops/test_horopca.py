@@ -79,14 +79,13 @@ def test_projection_keeps_busemann_functions_and_is_idempotent():
             want = busemann(x, direction[None, None], c)
             np.testing.assert_allclose(projected, want, rtol=1e-8, atol=1e-10)
         repeated = project(y, np.eye(count), c)
-        np.testing.assert_allclose(
-            repeated, y, rtol=1e-6, atol=1e-9
-        )  # a root near 0 of its squares
+        # The root of a sum of squares near 0 loses digits.
+        np.testing.assert_allclose(repeated, y, rtol=1e-6, atol=1e-9)
         through_ball = compiled.poincare_horospherical(in_ball, subset, c)
         np.testing.assert_allclose(poincare.to_lorentz(through_ball, c), y, rtol=1e-6, atol=1e-8)
     # The projection keeps distances of points that differ along one direction only.
-    direction = rng.normal(size=(4, 1)) * directions[:1]
-    line = lorentz.exp_map0(direction, 1.0)
+    tangent = rng.normal(size=(4, 1)) * directions[:1]
+    line = lorentz.exp_map0(tangent, 1.0)
     projected_line = project(line, directions[:2])
     distances = lorentz.pairwise_distance(line, line)
     got = lorentz.pairwise_distance(projected_line, projected_line)

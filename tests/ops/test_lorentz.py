@@ -383,8 +383,8 @@ def test_from_linear_reads_the_time_from_the_first_coordinate():
     point = jax.jit(lorentz.from_linear)(z, np.log(np.float32(8)))
     time = np.array([1.1, 5.1, 9.1])
     np.testing.assert_allclose(point[:, 0], time, rtol=1e-6)
-    direction = np.array([[0.6, 0.8], [0.6, 0.8], [-0.6, 0.8]])
-    np.testing.assert_allclose(point[:, 1:], direction * np.sqrt(time**2 - 1)[:, None], rtol=1e-6)
+    directions = np.array([[0.6, 0.8], [0.6, 0.8], [-0.6, 0.8]])
+    np.testing.assert_allclose(point[:, 1:], directions * np.sqrt(time**2 - 1)[:, None], rtol=1e-6)
 
 
 def test_from_linear_keeps_the_dtype():
@@ -423,7 +423,7 @@ def test_exp_map_along_an_axis_through_the_origin(distance, dtype):
         assert abs(float(ends[i, 2]) - want) < bounds[i], (distances[i], overshoots[i])
 
 
-def test_a_vector_that_is_too_long_is_shortened_by_a_constant():
+def test_vector_that_is_too_long_is_shortened_by_a_constant():
     x = lorentz.from_space(jnp.array([0.3, -0.4, 0.1]))
 
     def end(v):
@@ -440,11 +440,9 @@ def test_a_vector_that_is_too_long_is_shortened_by_a_constant():
     )
 
 
-def test_a_tangent_vector_of_any_length_is_shortened():
-    direction, gradient = (
-        np.array([0.6, 0.8, 0]),
-        jax.jit(jax.grad(lambda *x: lorentz.exp_map(*x)[1], 1)),
-    )
+def test_tangent_vector_of_any_length_is_shortened():
+    direction = np.array([0.6, 0.8, 0])
+    gradient = jax.jit(jax.grad(lambda *x: lorentz.exp_map(*x)[1], 1))
     for c in (1e-10, 1e-4, 1.0, 1e4):
         least = 100 / np.sqrt(c)
         limit = lorentz.exp_map0(jnp.asarray(least * direction, jnp.float32), c)
@@ -476,7 +474,7 @@ def test_direction_against_80_digits(dtype):
 
 
 @pytest.mark.parametrize("size", [1e-35, 1e-25, 1.0, 1e30])
-def test_the_norm_of_a_vector_neither_underflows_nor_overflows(size):
+def test_norm_of_a_vector_neither_underflows_nor_overflows(size):
     x, v = lorentz.origin(2, jnp.float32(1)), jnp.asarray([0, 0.6 * size, -0.8 * size], jnp.float32)
     np.testing.assert_allclose(lorentz.tangent_norm(x, v), size, rtol=1e-6)
     assert lorentz.tangent_norm(x, 0 * v) == 0
@@ -616,11 +614,11 @@ FAST_FUNCTIONS = [TWO_POINTS.index(f) for f in (lorentz.exp_map, cones.energy)]
     "number", slow_except(FAST_FUNCTIONS + BALL_FUNCTIONS[:1], range(len(FUNCTIONS)))
 )
 def test_gradients_at_extreme_curvatures_are_finite(number):
-    direction = np.array(
+    directions = np.array(
         [[0.6, -0.64, 0.48], [-0.3, 0.5, 0.8], [0.6, -0.64, 0.4800001]], np.float32
     )
     rows = [
-        (radius * direction[0], radius * direction[j], c)
+        (radius * directions[0], radius * directions[j], c)
         for c in np.array([1e-22, 1e-20, 1e-19, 1e-15, 1e10, 1e18], np.float32)
         for radius in np.array([0, 1e-6, 1, 0.5 / np.sqrt(c), 5 / np.sqrt(c)], np.float32)
         for j in range(3)

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -309,36 +310,31 @@ def test_product_acts_on_each_factor_alone():
 
     x, y = space.exp_map0(tangent()), space.exp_map0(tangent())
     v = space.log_map(x, y)
-
-    def close(a, b):
-        return np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
-
-    jax.tree.map(close, space.exp_map(x, v), y)
-    jax.tree.map(close, space.exp_map0(space.log_map0(x)), x)
-    jax.tree.map(close, space.project(x), x)
-    jax.tree.map(close, space.transport(x, y, v), jax.tree.map(jnp.negative, space.log_map(y, x)))
+    assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-11, atol=1e-13)
+    assert_close(space.exp_map(x, v), y)
+    assert_close(space.exp_map0(space.log_map0(x)), x)
+    assert_close(space.project(x), x)
+    assert_close(space.transport(x, y, v), jax.tree.map(jnp.negative, space.log_map(y, x)))
     first, (second, third), last = x
     lengths = [
         lorentz.distance(first, y[0], 0.5), np.linalg.norm(second - y[1][0], axis=-1),
         compile_space(Sphere(2.0)).distance(third, y[1][1]), poincare.distance(last, y[2]),
     ]  # fmt: skip
-    close(space.distance(x, y), np.sqrt(np.sum(np.square(lengths), axis=0)))
+    assert_close(space.distance(x, y), np.sqrt(np.sum(np.square(lengths), axis=0)))
     # The gradient of half the squared distance is minus the logarithm, in every factor.
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(product.distance(x, y) ** 2) / 2))(x)
     frame = space.gradient_in_frame(x, gradient)
-    jax.tree.map(lambda a, b: close(a, -b), space.from_frame(x, frame), v)
-    jax.tree.map(lambda a, b: close(a, -b), space.egrad_to_rgrad(x, gradient), v)
+    minus_log = jax.tree.map(jnp.negative, v)
+    assert_close(space.from_frame(x, frame), minus_log)
+    assert_close(space.egrad_to_rgrad(x, gradient), minus_log)
     turned = space.from_frame(y, space.transport_in_frame(x, y, frame))
-    jax.tree.map(close, turned, space.log_map(y, x))
+    assert_close(turned, space.log_map(y, x))
     small_step = jax.tree.map(lambda z: 1e-7 * z, v)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12),
-        space.retract(x, small_step), space.exp_map(x, small_step),
-    )  # fmt: skip
+    assert_close(space.retract(x, small_step), space.exp_map(x, small_step), atol=1e-12)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_product_has_gradient_zero_where_two_points_meet():
+def test_product_has_gradient_zero_where_two_points_meet():
     space = Product((Lorentz(jnp.float32(0.5)), Euclidean(), Sphere(jnp.float32(2.0))))
     x = compile_space(space).exp_map0(3 * (jnp.ones((2, 3)),))
     slopes = jax.jit(jax.grad(lambda space, x, y: jnp.sum(space.distance(x, y)), (0, 1)))

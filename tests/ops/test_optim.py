@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,11 +87,8 @@ def test_euclidean_parameters_are_optimised_as_by_optax():
         for space_tree in (spaces, lambda _: spaces)
     )
     jax.tree.map(np.testing.assert_array_equal, by_tree, by_function)
-
-    def close(a, b):
-        return np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-    jax.tree.map(close, by_tree["more"], run(inner, params["more"], gradients["more"]))
+    euclidean = run(inner, params["more"], gradients["more"])
+    chex.assert_trees_all_close(by_tree["more"], euclidean, rtol=1e-5, atol=1e-6)
     assert (lorentz.time_error(by_tree["points"]) < 1e-6).all()
 
 
@@ -283,10 +281,10 @@ def test_both_models_take_the_same_steps():
     c, ends = 0.7, {}
     for name, (model, space) in SPACES.items():
         x = _points(name, c).astype(jnp.float32)
-        optimizer, direction = riemannian(optax.adam(0.05), space(c)), _towards(model, x[::-1], c)
+        optimizer, gradient = riemannian(optax.adam(0.05), space(c)), _towards(model, x[::-1], c)
         run = jax.jit(
-            lambda x, optimizer=optimizer, direction=direction: take_steps(
-                optimizer, x, direction, jnp.arange(20)
+            lambda x, optimizer=optimizer, gradient=gradient: take_steps(
+                optimizer, x, gradient, jnp.arange(20)
             )
         )
         ends[name] = run(x) if name == "poincare" else poincare.from_lorentz(run(x), c)
@@ -334,10 +332,8 @@ MIXED = {
 
 def _start():
     """Return points of three spaces, and Euclidean parameters."""
-    ball, sphere = (
-        _points("poincare", 0.7),
-        compile_space(SPHERE).exp_map0(_points("poincare", 0.7)),
-    )
+    ball = _points("poincare", 0.7)
+    sphere = compile_space(SPHERE).exp_map0(ball)
     points = {"deep": [_points("lorentz", 1.0)], "pair": (ball, sphere)}
     params = {"points": points, "more": jnp.ones(4)}
     return jax.tree.map(lambda x: x.astype(jnp.float32), params)
@@ -392,30 +388,23 @@ def test_points_of_a_mixture_step_in_their_own_space(unwrapped):
 @pytest.mark.parametrize(
     "name", slow_except(("nested", "masked", "conditionally_mask", "selective_transform"), WRAPPERS)
 )
-def test_a_wrapped_optimiser_takes_the_steps_of_the_plain_one(name, unwrapped):
-    def close(a, b):
-        return np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
+def test_wrapped_optimiser_takes_the_steps_of_the_plain_one(name, unwrapped):
     inside = riemannian(WRAPPERS[name](optax.adam(0.3)), MIXED)
-    jax.tree.map(close, _run(inside, _gradients()), unwrapped)
+    chex.assert_trees_all_close(_run(inside, _gradients()), unwrapped, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize(
     "name", slow_except(["partition"], ["MultiSteps", "apply_if_finite", "partition"])
 )
-def test_a_riemannian_optimiser_may_be_wrapped(name, unwrapped):
+def test_riemannian_optimiser_may_be_wrapped(name, unwrapped):
     inner = riemannian(optax.adam(0.3), MIXED)
     if name == "partition":  # each optimiser sees its parameters only
         inside = {"one": riemannian(optax.adam(0.3), MIXED), "two": optax.adam(0.3)}
         outside = optax.partition(inside, LABELS)
     else:
         outside = WRAPPERS[name](inner)
-
-    def close(a, b):
-        return np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-    jax.tree.map(close, _run(outside, _gradients()), unwrapped)
+    chex.assert_trees_all_close(_run(outside, _gradients()), unwrapped, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -425,11 +414,8 @@ def test_multi_steps_takes_one_step_of_the_mean_gradient():
     twice = jax.tree.map(lambda g: jnp.repeat(g, 2, axis=0), gradients)
     inner = optax.sgd(0.1, momentum=0.9)
     collected = riemannian(optax.MultiSteps(inner, 2), MIXED)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
-        _run(collected, twice),
-        _run(riemannian(inner, MIXED), gradients),
-    )
+    expected = _run(riemannian(inner, MIXED), gradients)
+    chex.assert_trees_all_close(_run(collected, twice), expected, rtol=1e-5, atol=1e-5)
 
 
 # Momentum is linear, so it is one vector in the frames of all points that it has moved to.

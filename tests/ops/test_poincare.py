@@ -430,11 +430,11 @@ def test_gap_to_the_rim_is_clamped_with_a_constant_gradient():
     np.testing.assert_array_equal(pullback(jnp.ones(2))[0], [[0, 0], [-1, 0]])
 
 
-def test_a_point_is_limited_to_a_distance_from_the_origin():
-    direction = np.random.default_rng(0).normal(size=(20, 3, 4))
-    direction /= np.linalg.norm(direction, axis=-1, keepdims=True)
+def test_point_is_limited_to_a_distance_from_the_origin():
+    directions = np.random.default_rng(0).normal(size=(20, 3, 4))
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     radius = np.array([1e-9, 1e-3, 0.05, 0.3, 0.9])[np.arange(20) % 5][:, None, None]
-    p = direction * radius / np.sqrt(C)[:, None]
+    p = directions * radius / np.sqrt(C)[:, None]
     limit = np.array([1.0, 2.0, 0.5])
     got = poincare.distance0(poincare.limit_distance0(p, limit, C), C)
     np.testing.assert_allclose(got, np.minimum(poincare.distance0(p, C), limit), rtol=1e-13)

@@ -330,7 +330,7 @@ def test_hyperplanes_have_one_offset_each_or_share_one(module):
 @pytest.mark.parametrize("mean", [
     lorentz.centroid, poincare.gyromidpoint, statistics.lorentz_mean, statistics.poincare_mean,
 ])  # fmt: skip
-def test_an_empty_set_has_no_mean(mean):
+def test_empty_set_has_no_mean(mean):
     with pytest.raises(ValueError, match="at least 1 vector"):
         mean(np.zeros((6, 0, N + 1)))
 
@@ -551,7 +551,7 @@ def test_batched_curvature_works_in_all_transformations(case):
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", CURVED, ids=case_name)
-def test_a_negative_curvature_is_refused(case):
+def test_negative_curvature_is_refused(case):
     arguments = case.arguments((2,))
     for c in (-1.0, np.array([-0.5, 1.0]), jnp.full(2, -1.0), np.nan):
         with pytest.raises(ValueError, match=r"^c must be (at least 0|positive), got "):
@@ -566,7 +566,7 @@ def test_a_negative_curvature_is_refused(case):
         if case.name != "poincare.origin"  # 0 in every curvature
     ],
 )
-def test_a_traced_negative_curvature_gives_nan(case):
+def test_traced_negative_curvature_gives_nan(case):
     arrays, call = case.traceable(case.arguments((2,)))
     result = jax.jit(call)(arrays, np.float64(-1) if case.batched else np.array([-1.0]))
     assert any(np.isnan(leaf).any() for leaf in jax.tree.leaves(result))

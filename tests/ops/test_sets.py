@@ -128,9 +128,9 @@ def _wide_centroid(space, weights):
 def test_exact_centroid_of_many_points_keeps_the_error_bound(dtype, count):
     radius = 25
     rng = np.random.default_rng(count)
-    direction = rng.normal(size=(2, 6))
+    directions = rng.normal(size=(2, 6))
     copies = np.tile(
-        (radius * direction[0] / np.linalg.norm(direction[0])).astype(dtype), (count, 1)
+        (radius * directions[0] / np.linalg.norm(directions[0])).astype(dtype), (count, 1)
     )
     cluster = (copies + 1e-3 * rng.normal(size=copies.shape)).astype(dtype)
     spread = rng.normal(size=(count, 6))
@@ -367,7 +367,7 @@ def _weighted(size, dtype="float64"):
     ("dtype", "bound"),
     [("float32", 1e-5), pytest.param("float64", 1e-13, marks=pytest.mark.slow)],
 )
-def test_the_weighted_logarithms_at_the_mean_cancel(dtype, bound):
+def test_weighted_logarithms_at_the_mean_cancel(dtype, bound):
     c = C.astype(dtype)
 
     @jax.jit
@@ -383,8 +383,8 @@ def test_the_weighted_logarithms_at_the_mean_cancel(dtype, bound):
         mean, length, distances = excess(*_weighted(size, dtype))
         assert mean.shape == (3, 2, 5) and mean.dtype == dtype
         # Far out, the space components of log_map are longer than the vector by √c x_time.
-        radius = np.asarray(mean[..., 0] * np.sqrt(c)[:, None])
-        assert (length <= bound * radius * np.sqrt(np.mean(distances**2, -1))).all(), size
+        stretch = np.asarray(mean[..., 0] * np.sqrt(c)[:, None])
+        assert (length <= bound * stretch * np.sqrt(np.mean(distances**2, -1))).all(), size
 
 
 @pytest.mark.slow
@@ -424,7 +424,7 @@ def test_mean_has_two_derivatives():
 
 
 @pytest.mark.slow
-def test_a_loose_tolerance_bounds_the_distance_from_the_mean():
+def test_loose_tolerance_bounds_the_distance_from_the_mean():
     x, w = _weighted(2.0)
     points = lorentz.exp_map0(x, C[:, None])
     mean = statistics.lorentz_mean(points, w, C)

@@ -137,7 +137,7 @@ def test_both_models_draw_the_same_points():
     np.testing.assert_allclose(poincare.to_lorentz(ball, c), hyperboloid, rtol=1e-5, atol=1e-6)
 
 
-def test_a_product_takes_a_dimension_for_each_factor():
+def test_product_takes_a_dimension_for_each_factor():
     space = Product((Lorentz(1.0), Euclidean()))
     points = space.random(jax.random.key(0), (2, 5), (7,))
     assert [x.shape for x in points] == [(7, 3), (7, 5)]
@@ -170,7 +170,7 @@ def _all_spaces(c):
 
 
 @pytest.mark.parametrize("c", [0.5, np.float32(0.5), jnp.asarray([0.5, 0.7])])
-def test_a_space_survives_flax_pickle_and_copies(c):
+def test_space_survives_flax_pickle_and_copies(c):
     spaces, empty = _all_spaces(c), _all_spaces(0 * c)
     restored = flax.serialization.from_bytes(empty, flax.serialization.to_bytes(spaces))
     for copied in (restored, pickle.loads(pickle.dumps(spaces)), copy.deepcopy(spaces)):
@@ -186,7 +186,7 @@ def test_state_of_a_different_space_is_refused():
 
 
 @pytest.mark.slow
-def test_a_space_survives_orbax(tmp_path):
+def test_space_survives_orbax(tmp_path):
     spaces = _all_spaces(jnp.asarray(0.5))
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "spaces", spaces)
@@ -201,7 +201,7 @@ def test_a_space_survives_orbax(tmp_path):
 
 
 @pytest.mark.usefixtures("float64")
-def test_a_bounded_curvature_stays_in_its_range():
+def test_bounded_curvature_stays_in_its_range():
     for c in (0.2, 1.0, 4.9):
         parameter = curvature_parameter(c, 0.1, 5.0)
         np.testing.assert_allclose(bounded_curvature(parameter, 0.1, 5.0), c, rtol=1e-14)
@@ -223,7 +223,7 @@ def test_curvature_outside_its_range_is_refused():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_a_curvature_module_learns_within_its_range():
+def test_curvature_module_learns_within_its_range():
     module = hl.nn.Curvature(initial=0.8, low=0.5, high=2.0)
     params = module.init(jax.random.key(0))
     np.testing.assert_allclose(module.apply(params), 0.8, rtol=1e-6)
@@ -248,7 +248,7 @@ class _Table(eqx.Module):
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("c", [1.0, jnp.float32(1.0)], ids=["fixed", "learned"])
 @pytest.mark.parametrize("spaces_form", slow_except(["function"], ["tree", "function"]))
-def test_an_equinox_module_that_holds_its_space(c, spaces_form):
+def test_equinox_module_that_holds_its_space(c, spaces_form):
     points = lorentz.exp_map0(jax.random.normal(jax.random.key(0), (8, 3)))
     goal = lorentz.exp_map0(jax.random.normal(jax.random.key(1), (8, 3)))
     model = _Table(Lorentz(c), points, jnp.zeros(8))
@@ -279,7 +279,7 @@ def test_an_equinox_module_that_holds_its_space(c, spaces_form):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
-def test_an_nnx_module_that_holds_its_space():
+def test_nnx_module_that_holds_its_space():
     goal = lorentz.exp_map0(jax.random.normal(jax.random.key(1), (8, 3)))
 
     class Table(nnx.Module):
