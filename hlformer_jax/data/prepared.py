@@ -354,8 +354,8 @@ def _check_space(directory: Path, needed: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise OSError(
-            f"{directory}: {needed / 1e9:.1f} GB are needed for the prepared features and "
-            f"{free / 1e9:.1f} GB are free; free some, set data.data_dir to another disk, or halve "
+            f"{directory}: {needed / 1e6:,.1f} MB are needed for the prepared features and "
+            f"{free / 1e6:,.1f} MB are free; free some, set data.data_dir to another disk, or halve "
             f"the need with data.storage = 'float16'"
         )
 
