@@ -355,8 +355,8 @@ def _check_space(directory: Path, needed: int) -> None:
     if free < needed:
         raise OSError(
             f"{directory}: {needed / 1e6:,.1f} MB are needed for the prepared features and "
-            f"{free / 1e6:,.1f} MB are free; free some, set data.data_dir to another disk, or halve "
-            f"the need with data.storage = 'float16'"
+            f"{free / 1e6:,.1f} MB are free; free some, set data.data_dir to another disk, or "
+            f"halve the need with data.storage = 'float16'"
         )
 
 
