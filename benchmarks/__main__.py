@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from absl import app, flags
+from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from benchmarks import measure
@@ -300,4 +300,4 @@ def _seconds(value: float) -> str:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=cli.parse)
+    cli.run_program(main)

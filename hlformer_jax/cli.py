@@ -10,13 +10,13 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from absl import flags, logging
+from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from hlformer_jax import files, terminal
@@ -175,6 +175,14 @@ def _print_part(
     if width is None:
         width = rich.console.Console(width=10**6).measure(table).maximum
     rich.console.Console(width=width).print(table)
+
+
+def run_program(main: Callable[[Sequence[str]], int]) -> None:
+    """Run the main function of a module that defines absl flags, and exit with its status."""
+    module = sys.modules[main.__module__]
+    if module.__name__ != "__main__":  # a console command; absl looks for its help in these
+        sys.modules["__main__"].__doc__, sys.argv[0] = module.__doc__, module.__name__
+    app.run(main, flags_parser=parse)
 
 
 def parse(argv: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 from ml_collections import config_flags
 
 from hlformer_jax import cli, terminal
@@ -208,7 +208,7 @@ def _answer(config: Any, source: Path) -> None:
 
 def program() -> None:
     """Run the console command hlformer-train."""
-    app.run(main, flags_parser=cli.parse)
+    cli.run_program(main)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@
 #   PYTHON            the Python to use; unset: the first of python3.13, 3.12, 3.11 and python3
 #   HLFORMER_EXTRAS   the accelerator's extra, cuda12 or cuda13, or empty for the CPU; unset: chosen
 #                     by the GPU that nvidia-smi finds: cuda13 for drivers from 580 on and GPUs of
-#                     compute capability 7.5 or more, otherwise cuda12 for drivers from 525 on
+#                     compute capability 7.5 or more, otherwise cuda12 for drivers from 525 on. If
+#                     unset, a .venv for GPUs is kept on a machine that has none, and one for cuda12
+#                     on a machine for cuda13: nodes of a cluster may share the checkout
 
 set -euo pipefail
 
@@ -20,7 +22,10 @@ fi
 # Use huge pages for large arrays: without them a training step on a CPU spends a seventh of its time
 # on page faults. (Other C libraries ignore the setting.)
 export GLIBC_TUNABLES=${GLIBC_TUNABLES-glibc.malloc.hugetlb=1}
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# With CDPATH, cd may find another directory, and prints it.
+root=$(CDPATH="" cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# They would put packages of another Python before those of .venv, and pip would not install these.
+unset PYTHONPATH PYTHONHOME
 
 say() { printf 'hlformer: %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
@@ -43,12 +48,15 @@ read_flags() {
 }
 
 # share_gpus OPTION: set `gpus` to the GPUs in CUDA_VISIBLE_DEVICES, or if unset to all GPUs of this
-# machine. It is an error if there are GPUs, but fewer than `processes`: two processes on one GPU would
-# each take most of its memory, and a process without a GPU would compute on the CPU.
+# machine. (-1 hides all GPUs, and so does NoDevFiles, which Slurm sets in jobs without GPUs.) It is an
+# error if there are GPUs, but fewer than `processes`: two processes on one GPU would each take most of
+# its memory, and a process without a GPU would compute on the CPU.
 share_gpus() {
   local listed count i
   gpus=()
-  if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+  if [[ ${CUDA_VISIBLE_DEVICES-} == -1 || ${CUDA_VISIBLE_DEVICES-} == NoDevFiles ]]; then
+    return
+  elif [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
     IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
   elif listed=$(nvidia-smi -L 2>/dev/null </dev/null); then
     count=$(grep -c '^GPU' <<<"$listed") || true
@@ -78,10 +86,14 @@ ask_gpus() {
 # find_accelerator: print the accelerator's extra. The drivers and GPUs of each CUDA version are those
 # of JAX's installation guide.
 find_accelerator() {
-  local driver major capability
+  local listed driver major capability
   if [[ -n ${HLFORMER_EXTRAS+set} ]]; then
     printf '%s\n' "$HLFORMER_EXTRAS"
-  elif [[ $(nvidia-smi -L 2>/dev/null </dev/null) == GPU* ]]; then
+    return
+  fi
+  command -v nvidia-smi >/dev/null || return 0
+  listed=$(nvidia-smi -L 2>/dev/null </dev/null) || true
+  if [[ $listed == GPU* ]]; then
     driver=$(ask_gpus driver_version) || driver=""
     capability=$(ask_gpus compute_cap) || capability=""
     major=${driver%%.*} capability=${capability/./} # 7.5 as 75
@@ -92,6 +104,8 @@ find_accelerator() {
     else
       echo cuda12
     fi
+  else
+    say "nvidia-smi finds no GPU (${listed%%$'\n'*}): using the CPU"
   fi
 }
 
@@ -122,14 +136,24 @@ environment_key() {
 # environment [search | test]: make .venv with this extra, or without an extra; `search` includes `cpu`
 # on x86-64 without an accelerator.
 environment() {
-  local extra=${1-} python accelerator key
+  local extra=${1-} python accelerator present="" key
   python=$(find_python)
   accelerator=$(find_accelerator)
+  if [[ -z ${HLFORMER_EXTRAS+set} && -f $root/.venv/.launch ]]; then present=$(<"$root/.venv/.launch"); fi
+  case $accelerator,$present in
+    ,cuda12 | ,cuda13)
+      accelerator=$present
+      export JAX_PLATFORMS=${JAX_PLATFORMS-cpu} # otherwise JAX prints that it finds no CUDA
+      ;;
+    cuda13,cuda12) accelerator=cuda12 ;;
+  esac
   key=$(environment_key "$python" "$accelerator")
   if is_ready "$key" "$extra"; then return; fi
   (
     # If two launches run at once, the second waits, and then finds .venv complete.
-    if command -v flock >/dev/null; then flock 9; fi
+    if command -v flock >/dev/null; then
+      flock 9 || say "cannot lock $root/.venv.lock: let no other launch install at the same time"
+    fi
     is_ready "$key" "$extra" || install "$key" "$extra" "$python" "$accelerator"
   ) 9>"$root/.venv.lock"
 }
@@ -149,14 +173,14 @@ install() {
     find "$root/.venv" -mindepth 1 ! -name .launch -delete 2>/dev/null || true
     rm -rf "$root/.venv"
     mkdir "$root/.venv"
-    touch "$root/.venv/.launch"
+    printf '%s\n' "$accelerator" >"$root/.venv/.launch"
     "$python" -m venv "$root/.venv" || die "Python $version could not make $root/.venv, see above"
   fi
   names=$accelerator${accelerator:+${extra:+,}}$extra
   # OpenVINO encodes faster than XLA on a CPU. For ARM it needs a newer C library than JAX does.
   if [[ $names == search && $(uname -m) == x86_64 ]]; then names=search,cpu; fi
   say "installing hlformer_jax${names:+[$names]}: minutes the first time, then not again"
-  "$root/.venv/bin/python" -m pip install -qq --no-input --disable-pip-version-check \
+  "$root/.venv/bin/python" -m pip install -qq --no-input --no-user --disable-pip-version-check \
     --constraint "$root/launch/constraints.txt" --editable "$root${names:+[$names]}" </dev/null ||
     die "the installation failed, see above; the next launch starts it anew"
   # Written last and moved into place, so that an interrupted installation does not count as complete.

@@ -22,9 +22,11 @@ checkout=${HLFORMER:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}
 source "$checkout/launch/environment.sh"
 environment
 
+# From Slurm 22.05 on, srun does not take this over from sbatch: a task would have a single core.
+cores=(${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"})
 # --kill-on-bad-exit: if a task dies, the others end too, instead of waiting for it.
 status=0
-srun --kill-on-bad-exit=1 "$root/.venv/bin/python" -P -m hlformer_jax.main "$@" || status=$?
+srun --kill-on-bad-exit=1 ${cores[@]+"${cores[@]}"} "$root/.venv/bin/python" -P -m hlformer_jax.main "$@" || status=$?
 if ((status == 143)); then # SIGTERM: the run has written a checkpoint
   scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -23,8 +23,10 @@ checkout=${HLFORMER:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}
 source "$checkout/launch/environment.sh"
 environment
 
+# From Slurm 22.05 on, srun does not take this over from sbatch: a task would have a single core.
+cores=(${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"})
 status=0
-srun "$root/.venv/bin/python" -P -m hlformer_jax.sweep "$@" || status=$?
+srun ${cores[@]+"${cores[@]}"} "$root/.venv/bin/python" -P -m hlformer_jax.sweep "$@" || status=$?
 if ((status == 143)); then # SIGTERM: the run has written a checkpoint
   # The last task of an array has the job id of the whole array, which would queue all tasks again.
   job=$SLURM_JOB_ID

@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[1]
 
 SAFE = {
     # extra, package: the first safe version, and the security hole of earlier versions
-    ("search", "starlette"): ("1.0.1", "CVE-2025-62727 (Range headers), CVE-2026-48710 (Host)"),
+    ("search", "starlette"): (
+        "1.7.0",
+        "1.0.1: CVE-2025-62727, CVE-2026-48710; 1.7.0: [::1] as a host",
+    ),
     ("search", "h11"): ("0.16.0", "CVE-2025-43859, request smuggling by chunks"),
     ("search", "pillow"): ("12.3.0", "CVE-2025-48379 (DDS), CVE-2026-25990 (PSD), 2026-59205"),
     ("search", "fastapi"): ("0.133.0", "those before do not allow starlette 1.0.1"),

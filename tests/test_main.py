@@ -121,6 +121,13 @@ def test_help_ends_with_success(module, option):
     assert done.returncode == 0 and "--workdir" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("module", ["main", "sweep.__main__", "figures.__main__"])
+def test_console_command_has_the_help_of_its_module(module):
+    command = f"from hlformer_jax.{module} import program; program()"
+    done = finish([sys.executable, "-c", command, "--help"])
+    assert done.stdout.startswith("Command line") and "--workdir" in done.stdout, done.stderr
+
+
 def test_configuration_that_exits_is_a_failure(tmp_path):
     (tmp_path / "ends.py").write_text("import sys\n\nsys.exit(3)\n")
     assert run("main", f"--config={tmp_path / 'ends.py'}").returncode != 0

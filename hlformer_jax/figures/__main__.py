@@ -12,7 +12,7 @@ sweep with the curves of its runs. docs/figures.md describes each figure.
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from hlformer_jax import cli, terminal
 from hlformer_jax.errors import UserError, describe
@@ -109,7 +109,7 @@ def _figure(names: Sequence[str]) -> int:
 
 def program() -> None:
     """Run the console command hlformer-figures."""
-    app.run(main, flags_parser=cli.parse)
+    cli.run_program(main)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from hlformer_jax import cli, terminal
@@ -130,7 +130,7 @@ def perform(
 
 def program() -> None:
     """Run the console command hlformer-sweep."""
-    app.run(main, flags_parser=cli.parse)
+    cli.run_program(main)
 
 
 if __name__ == "__main__":

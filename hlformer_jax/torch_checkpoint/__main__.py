@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app
-
 from hlformer_jax import cli
 from hlformer_jax.errors import UserError, describe
 from hlformer_jax.torch_checkpoint.convert import (
@@ -54,4 +52,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=cli.parse)
+    cli.run_program(main)

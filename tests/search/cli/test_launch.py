@@ -159,3 +159,127 @@ def test_driver_decides_which_cuda_is_installed(tmp_path, drivers, capabilities,
     assert done.returncode == 0 and done.stdout.strip() == extra
     assert ("using the CPU" in done.stderr) == (not extra)
     assert call(HLFORMER_EXTRAS="cuda12").stdout.strip() == "cuda12"
+
+
+# Environments, made by a Python and a pip that print what they are called with
+
+
+INSTALLER = """#!/usr/bin/env bash
+case "$1 $2" in
+  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-m pip") echo "installed with $*" ;;
+  "-c "*) echo "$0" ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Calls `environment` in a checkout, and then prints a variable."""
+    shutil.copytree(processes.ROOT / "launch", tmp_path / "launch")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "programs").mkdir()
+
+    def program(name, text):
+        (tmp_path / "programs" / name).write_text(text)
+        (tmp_path / "programs" / name).chmod(0o755)
+
+    program("python", INSTALLER)
+    program("nvidia-smi", "#!/bin/sh\nexit 6\n")
+
+    def call(printed="root", **variables):
+        done = subprocess.run(
+            ["bash", "-c", f"source launch/environment.sh; environment; echo ${{{printed}-unset}}"],
+            capture_output=True, text=True, cwd=tmp_path, timeout=60,
+            env={
+                "PATH": f"{tmp_path / 'programs'}:{os.environ['PATH']}",
+                "PYTHON": str(tmp_path / "programs" / "python"),
+            } | variables,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return call, program
+
+
+def installed(done, root):
+    """Return the extras of an installation; None if nothing was installed."""
+    for line in done.stdout.splitlines():
+        if line.startswith("installed with"):
+            return line.split(" --editable ")[1].removeprefix(str(root)).strip("[]")
+    return None
+
+
+def test_environment_for_gpus_is_kept_on_a_node_without_gpus(tmp_path, checkout):
+    call, program = checkout
+
+    def launch(drivers, capabilities, **variables):
+        program("nvidia-smi", NVIDIA_SMI if drivers else "#!/bin/sh\necho No devices; exit 6\n")
+        return call("JAX_PLATFORMS", DRIVERS=drivers, CAPABILITIES=capabilities, **variables)
+
+    hopper, volta, login = ("580.65.06", "9.0"), ("580.65.06", "7.0"), ("", "")
+    assert installed(launch(*login), tmp_path) == ""
+    assert installed(launch(*hopper), tmp_path) == "cuda13"
+    done = launch(*login)
+    assert installed(done, tmp_path) is None and done.stdout.endswith("cpu\n")
+    assert "no GPU (No devices)" in done.stderr
+    assert installed(launch(*volta), tmp_path) == "cuda12"
+    done = launch(*hopper)
+    assert installed(done, tmp_path) is None and done.stdout.endswith("unset\n")
+    assert installed(launch(*login), tmp_path) is None
+    assert installed(launch(*login, HLFORMER_EXTRAS=""), tmp_path) == ""
+
+
+def test_environment_is_made_on_a_disk_without_locks(tmp_path, checkout):
+    call, program = checkout
+    program("flock", "#!/bin/sh\nexit 71\n")
+    done = call()
+    assert installed(done, tmp_path) == "" and "no other launch" in done.stderr
+    assert installed(call(), tmp_path) is None
+
+
+def test_settings_of_pip_and_python_stay_outside(checkout):
+    call, _ = checkout
+    done = call("PYTHONPATH", PYTHONPATH="elsewhere", PYTHONHOME="elsewhere")
+    assert "--no-user" in done.stdout and done.stdout.endswith("unset\n")
+
+
+@pytest.mark.parametrize("folders", [".:elsewhere", "elsewhere"])
+def test_search_path_of_cd_does_not_move_the_checkout(tmp_path, checkout, folders):
+    call, _ = checkout
+    (tmp_path / "elsewhere" / "launch").mkdir(parents=True)
+    assert call(CDPATH=folders).stdout.splitlines()[-1] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [("-1", ""), ("NoDevFiles", ""), ("", ""), ("2,3", "2 3"), ("GPU-8a,GPU-8b", "GPU-8a GPU-8b")],
+)
+def test_hidden_gpus_are_not_shared(visible, gpus):
+    share = "processes=2; share_gpus --processes; echo ${gpus[*]-}"
+    done = subprocess.run(
+        ["bash", "-c", f"source {processes.ROOT}/launch/environment.sh; {share}"],
+        capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": visible},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.strip() == gpus, done.stderr
+
+
+@pytest.mark.parametrize("script", ["slurm", "slurm_sweep"])
+def test_task_of_slurm_has_the_cores_of_its_job(tmp_path, checkout, script):
+    call, program = checkout
+    program("srun", '#!/bin/sh\nprintf "%s|" "$@"\nexit 143\n')
+    program("scontrol", '#!/bin/sh\necho "$@"\n')
+    call()
+    environment = {
+        "PATH": f"{tmp_path / 'programs'}:{os.environ['PATH']}",
+        "PYTHON": str(tmp_path / "programs" / "python"),
+        "HLFORMER": str(tmp_path),
+        "SLURM_JOB_ID": "7",
+    }
+    for cores in ({}, {"SLURM_CPUS_PER_TASK": "8"}):
+        done = subprocess.run(
+            ["bash", tmp_path / "launch" / f"{script}.sh", "--workdir=my run"],
+            capture_output=True, text=True, env=environment | cores,
+        )  # fmt: skip
+        assert done.returncode == 143 and done.stdout.endswith("|--workdir=my run|requeue 7\n")
+        assert ("|--cpus-per-task=8|" in f"|{done.stdout}") == bool(cores)
