@@ -560,6 +560,11 @@ def test_substation_overrides_are_removed(tmp_path, raw, text):
         ("cafe\u0301", "café"),
         ("wide\u3000space\u00a0here", "wide space here"),
         ("in 1984\n42", "in 1984 42"),
+        (
+            "<ruby>東<rt>とう</rt>京<rt>きょう</ruby>都 "
+            "<ruby>北<rp>(</rp><rt>きた</rt><rp>)</rp></ruby>区",
+            "東京都 北区 とうきょう きた",
+        ),
         ("one\0two\0", "one two"),
     ],
 )
