@@ -202,6 +202,20 @@ def test_last_picture_is_shown_until_the_sound_ends(tmp_path, name):
         video.cut(path, 7, 8, tmp_path / "clip.mp4")
 
 
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
+@pytest.mark.parametrize("write", [video.cut, video.copy])
+def test_clip_keeps_the_language_of_its_sound(tmp_path, write, suffix):
+    silence = np.zeros(192_000, np.float32)
+    japanese = videos.Track(silence, 48_000, "jpn", is_default=True, codec="aac")
+    unstated = videos.Track(silence, 48_000, codec="aac")
+    path = videos.write_tracks(tmp_path / "a.mkv", unstated, japanese)
+    write(path, 1, 3, tmp_path / f"japanese{suffix}")
+    write(videos.write_tracks(tmp_path / "b.mkv", unstated), 1, 3, tmp_path / f"unstated{suffix}")
+    for name, language in (("japanese", "jpn"), ("unstated", "und")):
+        with av.open(str(tmp_path / f"{name}{suffix}")) as container:
+            assert container.streams.audio[0].metadata.get("language", "und") == language
+
+
 def test_clip_of_a_silent_video_is_silent(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=6)
     video.cut(path, 0, 0.5, tmp_path / "clip.mp4")
