@@ -887,6 +887,23 @@ def test_damaged_byte_of_utf8_loses_one_character(tmp_path):
     assert cue.text == "puréple elephant"  # a single byte is of an older encoding
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [("Où est le café ?", "cp1252"), ("“Давай” домам", "latin-1"), ("Às vezes é bom", "latin-1")],
+)
+def test_text_that_was_encoded_twice_is_restored(tmp_path, mark, text, encoding):
+    once = (mark + SUBRIP.replace("purple elephant", text)).encode()
+    subtitles = read(tmp_path, once.decode(encoding).encode())
+    assert cue_rows(subtitles)[0] == (1, 3, text) and subtitles.encoding == "utf-8"
+
+
+@pytest.mark.parametrize("text", ["CAFÉ Â LA CARTE", "NÃO É", "± 5 Â", "«Ça»"])
+def test_text_that_was_encoded_once_is_unchanged(tmp_path, text):
+    subtitles = read(tmp_path, SUBRIP.replace("purple elephant", text).encode())
+    assert cue_rows(subtitles)[0] == (1, 3, text)
+
+
 def test_utf8_mark_before_another_encoding_is_ignored(tmp_path):
     data = SUBRIP.encode().replace(b"purple elephant", "Мы идём на рынок".encode("cp1251"))
     assert read(tmp_path, b"\xef\xbb\xbf" + data).cues[0].text == "Мы идём на рынок"
