@@ -489,6 +489,7 @@ def test_unplayable_format_is_played_from_a_preview(page, replaced, tmp_path, su
     expect(page.get_by_role("alert")).to_contain_text("encoded anew")
     page.wait_for_function("() => player.readyState > 1 && preview.start === 3")
     assert page.evaluate("position()") == pytest.approx(8, abs=1)
+    is_playing(page)
 
 
 # Changes of the index

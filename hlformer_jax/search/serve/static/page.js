@@ -402,13 +402,13 @@ function showVideo(hit, index, { m = null, at = null, play = false } = {}) {
   chosen = index;
   shown = hit;
   shownStart = start;
+  if (other || play) player.autoplay = play;    // when the file or its preview is loaded
   if (other) {
     showTranscript(hit.id);
     $("trouble").hidden = true;
     unload();
     player.dataset.id = hit.id;
     player.poster = `thumbnail/${hit.id}?t=${stamp(start)}&width=960`;
-    player.autoplay = play;    // when it is loaded
     openFile(hit.id);
   }
   if (moved || play || at !== null || m) seek(start);
