@@ -110,9 +110,6 @@ _METADATA = frozenset(
 )  # fmt: skip
 """Names of elements that describe a document, or embed data in it."""
 
-_STYLES = frozenset({"display", "visibility", "ruby"})
-"""Attributes that an element may take from the styles in the head to which it refers."""
-
 _RUBY_TAGS = {"text": "rt", "delimiter": "rp"}
 """Tags of ruby characters in the text of a cue; `text.clean_lines` reads them."""
 
@@ -198,7 +195,7 @@ class _Reader:
         self.elements = [_Element("")]  # the open elements, the outermost first
         self.timed = [self.elements[0]]  # of each, the innermost with its own times, or the unit
         self.unit: _Unit | None = None
-        self.styles: dict[str, dict[str, str]] = {}  # of `_STYLES`, by the identifier in the head
+        self.styles: dict[str, dict[str, str]] = {}  # attributes of the head's, by id
 
     def take_text(self, text: str) -> None:
         element = self.elements[-1]
@@ -227,9 +224,7 @@ class _Reader:
         for style in reversed(stated.get("style", "").split()):
             stated = self.styles.get(style, {}) | stated
         if name == "style":
-            self.styles[stated.get("id", "")] = {
-                key: stated[key] for key in _STYLES & stated.keys()
-            }
+            self.styles[stated.get("id", "")] = stated
         element, is_wrong = self._new_element(name, stated)
         if stated.get("ruby") == "container" and self.unit is not None:
             self.unit.add(self.timed[-1], "<ruby>")
