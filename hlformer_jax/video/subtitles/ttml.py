@@ -110,6 +110,7 @@ _METADATA = frozenset(
 )  # fmt: skip
 """Names of elements that describe a document, or embed data in it."""
 
+_RUBY_CONTAINERS = frozenset({"container", "baseContainer", "textContainer"})
 _RUBY_TAGS = {"text": "rt", "delimiter": "rp"}
 """Tags of ruby characters in the text of a cue; `text.clean_lines` reads them."""
 
@@ -203,8 +204,8 @@ class _Reader:
             return
         if tag := _RUBY_TAGS.get(element.ruby):
             text = f"<{tag}>{text}</{tag}>"
-        elif element.ruby.lower().endswith("container"):
-            text = text if text.strip() else ""
+        elif element.ruby in _RUBY_CONTAINERS and not text.strip():
+            text = ""
         if element.display != "none" and element.visibility != "hidden":
             self.unit.add(self.timed[-1], text)
         if text.strip() and not element.is_sequential:
@@ -226,7 +227,7 @@ class _Reader:
         if name == "style":
             self.styles[stated.get("id", "")] = stated
         element, is_wrong = self._new_element(name, stated)
-        if stated.get("ruby") == "container" and self.unit is not None:
+        if stated.get("ruby") in _RUBY_CONTAINERS and self.unit is not None:
             self.unit.add(self.timed[-1], "<ruby>")
         if name in _ANIMATIONS:
             self.elements[-1].animate(stated)
