@@ -481,7 +481,7 @@ def test_names_are_printable_in_attributes_and_texts(page, library, replaced):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(("suffix", "sound"), [(".avi", None), (".mp4", (0, 10))])
 def test_unplayable_format_is_played_from_a_preview(page, replaced, tmp_path, suffix, sound):
-    """Of a file with sound, chromium plays only the sound."""
+    """Chromium reports no error for a file with sound: it plays the sound alone."""
     path = tmp_path / f"garden{suffix}"
     replaced("garden", videos.write(path, "mpeg4", frames=120, sound=sound))
     search(page, "red")
