@@ -202,6 +202,23 @@ def test_last_picture_is_shown_until_the_sound_ends(tmp_path, name):
         video.cut(path, 7, 8, tmp_path / "clip.mp4")
 
 
+@pytest.mark.parametrize("start", [0.5, 2])
+@pytest.mark.parametrize("write", [video.cut, video.copy])
+def test_sound_that_avi_does_not_mark_as_keyframes_is_cut(tmp_path, write, start):
+    """FFmpeg cannot seek in the sound of such files, which cameras write."""
+    path = videos.write(
+        tmp_path / "a.avi", "mjpeg", pixels="yuvj420p", frames=48, sound=(0, 4),
+        sound_codec="pcm_s16le",
+    )  # fmt: skip
+    content = path.read_bytes()
+    flags = b"01wb" + (16).to_bytes(4, "little")
+    assert flags in content
+    path.write_bytes(content.replace(flags, b"01wb" + bytes(4)))
+    write(path, start, start + 1, tmp_path / "clip.mkv")
+    times = heard(tmp_path / "clip.mkv")
+    assert times[0] < 0.1 and times[-1] == pytest.approx(1, abs=0.1)
+
+
 @pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
 @pytest.mark.parametrize("write", [video.cut, video.copy])
 def test_clip_keeps_the_language_of_its_sound(tmp_path, write, suffix):
