@@ -60,6 +60,8 @@ _QUALITY = {"crf": "20", "preset": "veryfast"}
 
 _AS_HIGH_DEFINITION = 1  # FFmpeg's number of BT.709's matrix, primaries and transfer
 
+_NO_LANGUAGE = "und"  # ISO 639's code of an undetermined language
+
 _RATE = 48_000  # samples a second of a clip's sound
 
 Picture = UInt8[np.ndarray, "height width 3"]
@@ -74,6 +76,7 @@ class _SoundTrack:
     def __init__(self, container: OutputContainer, sound: Sound) -> None:
         self._out, self._sound = container, sound
         self._stream = container.add_stream("aac", rate=_RATE, layout="stereo")
+        self._stream.metadata["language"] = sound.language or _NO_LANGUAGE
 
     def write(self, until: Fraction) -> None:
         """Write the sound up to a second of the clip."""
@@ -483,6 +486,7 @@ def _outputs(clip: OutputContainer, streams: list[Stream]) -> dict[int, Stream]:
             if clip.format.name != "matroska":
                 raise
             output = _compatible_stream(clip, stream)
+        output.metadata["language"] = stream.metadata.get("language", _NO_LANGUAGE)
         outputs[stream.index] = output
     return outputs
 

@@ -51,6 +51,11 @@ def seek_stream(
         try:
             container.seek(min(start, 0) if second is None else int(second / unit), stream=stream)
         except av.FFmpegError:
+            beside = next(iter(container.streams.video), None)
+            if container.format.name == "avi" and beside is not None and beside.time_base:
+                # Cameras mark no packet of the sound as a keyframe, so the pictures are sought.
+                container.seek(int((second or 0) / beside.time_base), stream=beside)
+                return
             # FLV has no time before its first packet, and FFmpeg forgets the packets it has read.
             container.seek(start, stream=stream)
 

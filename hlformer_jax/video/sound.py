@@ -180,6 +180,7 @@ class Sound:
     """The sound of one track, read forward as one continuous signal.
 
     Attributes:
+      language: language of the track; see `Track`.
       position: number of samples read so far; the next sample is `position / rate` seconds after
         sample 0.
       packets: number of packets that were read.
@@ -207,6 +208,7 @@ class Sound:
           layout: FFmpeg's name of the channels to mix down to.
           first: second of the video at which sample 0 lies.
         """
+        self.language = _language(stream)
         self.position = 0
         self._lost = Fraction(0)  # length of the packets that could not be decoded
         self._timeline = _Timeline()

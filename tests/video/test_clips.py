@@ -202,6 +202,37 @@ def test_last_picture_is_shown_until_the_sound_ends(tmp_path, name):
         video.cut(path, 7, 8, tmp_path / "clip.mp4")
 
 
+@pytest.mark.parametrize("start", [0.5, 2])
+@pytest.mark.parametrize("write", [video.cut, video.copy])
+def test_sound_that_avi_does_not_mark_as_keyframes_is_cut(tmp_path, write, start):
+    """FFmpeg cannot seek in the sound of such files, which cameras write."""
+    path = videos.write(
+        tmp_path / "a.avi", "mjpeg", pixels="yuvj420p", frames=48, sound=(0, 4),
+        sound_codec="pcm_s16le",
+    )  # fmt: skip
+    content = path.read_bytes()
+    flags = b"01wb" + (16).to_bytes(4, "little")
+    assert flags in content
+    path.write_bytes(content.replace(flags, b"01wb" + bytes(4)))
+    write(path, start, start + 1, tmp_path / "clip.mkv")
+    times = heard(tmp_path / "clip.mkv")
+    assert times[0] < 0.1 and times[-1] == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
+@pytest.mark.parametrize("write", [video.cut, video.copy])
+def test_clip_keeps_the_language_of_its_sound(tmp_path, write, suffix):
+    silence = np.zeros(192_000, np.float32)
+    japanese = videos.Track(silence, 48_000, "jpn", is_default=True, codec="aac")
+    unstated = videos.Track(silence, 48_000, codec="aac")
+    path = videos.write_tracks(tmp_path / "a.mkv", unstated, japanese)
+    write(path, 1, 3, tmp_path / f"japanese{suffix}")
+    write(videos.write_tracks(tmp_path / "b.mkv", unstated), 1, 3, tmp_path / f"unstated{suffix}")
+    for name, language in (("japanese", "jpn"), ("unstated", "und")):
+        with av.open(str(tmp_path / f"{name}{suffix}")) as container:
+            assert container.streams.audio[0].metadata.get("language", "und") == language
+
+
 def test_clip_of_a_silent_video_is_silent(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=6)
     video.cut(path, 0, 0.5, tmp_path / "clip.mp4")

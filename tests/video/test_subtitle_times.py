@@ -136,6 +136,22 @@ def test_ttml_spans_and_their_texts(tmp_path, paragraph, expected):
     assert read(tmp_path, "a.ttml", text) == (expected, 0)
 
 
+def test_ttml_readings_follow_the_words(tmp_path):
+    styles = "".join(
+        f'<style xml:id="{name}" tts:ruby="{name}"/>'
+        for name in ("container", "base", "text", "delimiter")
+    )
+    ruby = """<span style="container">
+        <span style="base">{}</span>
+        <span style="delimiter">(</span><span style="text"><span>{}</span></span></span>"""
+    words = f"{ruby.format('東京', 'とうきょう')}都{ruby.format('北', 'きた')}区"
+    text = (
+        f'<tt><head><styling>{styles}<style xml:id="none" tts:display="none"/></styling></head>'
+        f'<body><p begin="1s" end="2s">{words}<span style="none base">hidden</span></p></body></tt>'
+    )
+    assert read(tmp_path, "a.ttml", text) == ([(1, 2, "東京都北区 とうきょう きた")], 0)
+
+
 @pytest.mark.parametrize(
     ("root", "attribute", "start"),
     [

@@ -560,6 +560,11 @@ def test_substation_overrides_are_removed(tmp_path, raw, text):
         ("cafe\u0301", "café"),
         ("wide\u3000space\u00a0here", "wide space here"),
         ("in 1984\n42", "in 1984 42"),
+        (
+            "<ruby>東<rt>とう</rt>京<rt>きょう</ruby>都 "
+            "<ruby>北<rp>(</rp><rt>きた</rt><rp>)</rp></ruby>区",
+            "東京都 北区 とうきょう きた",
+        ),
         ("one\0two\0", "one two"),
     ],
 )
@@ -880,6 +885,23 @@ def test_damaged_byte_of_utf8_loses_one_character(tmp_path):
         assert sum(c not in cue.text for c in set(text)) <= 1
     cue = read(tmp_path, SUBRIP.encode().replace(b"purple", b"pur\xe9ple")).cues[0]
     assert cue.text == "puréple elephant"  # a single byte is of an older encoding
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [("Où est le café ?", "cp1252"), ("“Давай” домам", "latin-1"), ("Às vezes é bom", "latin-1")],
+)
+def test_text_that_was_encoded_twice_is_restored(tmp_path, mark, text, encoding):
+    once = (mark + SUBRIP.replace("purple elephant", text)).encode()
+    subtitles = read(tmp_path, once.decode(encoding).encode())
+    assert cue_rows(subtitles)[0] == (1, 3, text) and subtitles.encoding == "utf-8"
+
+
+@pytest.mark.parametrize("text", ["CAFÉ Â LA CARTE", "NÃO É", "± 5 Â", "«Ça»"])
+def test_text_that_was_encoded_once_is_unchanged(tmp_path, text):
+    subtitles = read(tmp_path, SUBRIP.replace("purple elephant", text).encode())
+    assert cue_rows(subtitles)[0] == (1, 3, text)
 
 
 def test_utf8_mark_before_another_encoding_is_ignored(tmp_path):

@@ -7,6 +7,7 @@ text: changes of the alphabet, symbols and capitals inside words make an encodin
 common words make it more likely.
 """
 
+import contextlib
 import math
 import re
 import unicodedata
@@ -173,8 +174,25 @@ def decode(content: bytes, language: str = "") -> tuple[str, str]:
     encoding = detect(content, language)
     if encoding != "utf-8":
         content = content.removeprefix(_UTF8_MARK)
-    text = content.decode(encoding, errors="replace")
-    return text.removeprefix("\ufeff"), encoding
+    text = content.decode(encoding, errors="replace").removeprefix("\ufeff")
+    if encoding == "utf-8":
+        text = _encoded_once(text)
+    return text, encoding
+
+
+_CP1252_BYTES = {
+    ord(letter): byte
+    for byte in range(0x80, 0xA0)
+    if (letter := bytes([byte]).decode("cp1252", errors="ignore"))
+}
+"""Bytes of cp1252, by their characters; its undefined bytes are decoded as control characters."""
+
+
+def _encoded_once(text: str) -> str:
+    """Return a text that was encoded twice ("Ã©" for "é") as it was; any other is unchanged."""
+    with contextlib.suppress(UnicodeError):
+        return text.translate(_CP1252_BYTES).encode("latin-1").decode().removeprefix("\ufeff")
+    return text
 
 
 def doubt(content: bytes, encoding: str) -> str:
@@ -201,7 +219,8 @@ def detect(content: bytes, language: str = "") -> str:
     text = content.decode("utf-8", errors="replace")
     damaged = text.count("\ufffd")
     letters = len(text) - len(text.encode("ascii", "ignore")) - damaged
-    if (not damaged and letters > _MIN_UTF8_LETTERS) or 0 < 2 * damaged <= letters:
+    is_certain = letters > _MIN_UTF8_LETTERS or _encoded_once(text) != text
+    if (not damaged and is_certain) or 0 < 2 * damaged <= letters:
         return "utf-8"
     sample = _sample(content)
     encoding = _older(sample, language)

@@ -43,7 +43,7 @@ _KNOWN_TAGS = frozenset(
     "a b basefont big br c center code del div em font h1 h2 h3 html body i img ins lang li nobr p"
     " pre q rp rt ruby s small span strike strong style sub sup table tbody td tr tt u v".split()
 )
-_TAGS_THAT_BREAK = frozenset({"br", "p", "div", "li", "td", "tr", "rt"})
+_TAGS_THAT_BREAK = frozenset({"br", "p", "div", "li", "td", "tr"})
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&nbsp")
 _OVERRIDE = re.compile(
     r"\{(?:\\[^{}]*|[yYcCfFsSpPoOhH]:[^{}]{0,200}|/?[ibuIBU]|[^{}]{0,20}\bDEFAULT)\}"
@@ -75,7 +75,7 @@ def clean_lines(text: str, markup: str) -> list[str]:
     elif markup != "plain" and "{" in text:
         text = _OVERRIDE.sub("", text)
     if markup != "plain" and "<" in text:
-        text = _TAG.sub(lambda tag: _tag_text(tag, markup), text)
+        text = _without_tags(text, markup)
     text = _ESCAPED_BREAK.sub(lambda escape: " " if escape[0] == r"\h" else "\n", text)
     for _ in range(2):  # some converters escape twice
         if "&" in text:
@@ -88,6 +88,24 @@ def clean_lines(text: str, markup: str) -> list[str]:
     if len(lines) == 1 and _THUMBNAIL.fullmatch(lines[0]):
         return []  # a preview picture of the player's time line
     return lines
+
+
+def _without_tags(text: str, markup: str) -> str:
+    """Return a text without tags; the readings of ruby characters follow it in a line."""
+    parts: dict[str, list[str]] = {"": [], "rt": [], "rp": []}  # text, readings, parentheses
+    current = ""
+    position = 0
+    for tag in _TAG.finditer(text):
+        parts[current].append(text[position : tag.start()])
+        position = tag.end()
+        name = (tag["name"] or "").lower()
+        if name in ("ruby", "rt", "rp"):
+            is_start = tag[0][1] != "/"
+            current = name if is_start and name != "ruby" else ""
+            parts["rt"].append(" " if is_start and name == "ruby" else "")
+        parts[current].append(_tag_text(tag, markup))
+    parts[current].append(text[position:])
+    return "\n".join(("".join(parts[""]), "".join(parts["rt"])))
 
 
 def _tag_text(tag: re.Match[str], markup: str) -> str:

@@ -82,6 +82,7 @@ class _Element:
         self.last_end = start  # end of its last child, or, if parallel, of the one that ends last
         self.is_metadata = False  # whether it is in metadata, which has no cues
         self.display = self.visibility = ""  # styles, of which "none" and "hidden" hide its text
+        self.ruby = ""  # part of an annotated word: "container", "base", "text" or "delimiter"
 
     def add_child(self, end: float) -> None:
         """Take the end of a child, which is infinite for text."""
@@ -108,6 +109,10 @@ _METADATA = frozenset(
      "data", "chunk", "image"}
 )  # fmt: skip
 """Names of elements that describe a document, or embed data in it."""
+
+_RUBY_CONTAINERS = frozenset({"container", "baseContainer", "textContainer"})
+_RUBY_TAGS = {"text": "rt", "delimiter": "rp"}
+"""Tags of ruby characters in the text of a cue; `text.clean_lines` reads them."""
 
 _ANIMATIONS = frozenset({"set", "animate"})
 
@@ -191,11 +196,16 @@ class _Reader:
         self.elements = [_Element("")]  # the open elements, the outermost first
         self.timed = [self.elements[0]]  # of each, the innermost with its own times, or the unit
         self.unit: _Unit | None = None
+        self.styles: dict[str, dict[str, str]] = {}  # attributes of the head's, by id
 
     def take_text(self, text: str) -> None:
         element = self.elements[-1]
         if self.unit is None or element.is_metadata:
             return
+        if tag := _RUBY_TAGS.get(element.ruby):
+            text = f"<{tag}>{text}</{tag}>"
+        elif element.ruby in _RUBY_CONTAINERS and not text.strip():
+            text = ""
         if element.display != "none" and element.visibility != "hidden":
             self.unit.add(self.timed[-1], text)
         if text.strip() and not element.is_sequential:
@@ -212,7 +222,13 @@ class _Reader:
         is_open = any(element.name == "p" for element in self.elements[-20:])
         if name == "p" and is_open and not self.elements[-1].is_metadata:
             self.close("p")  # its end tag is missing
+        for style in reversed(stated.get("style", "").split()):
+            stated = self.styles.get(style, {}) | stated
+        if name == "style":
+            self.styles[stated.get("id", "")] = stated
         element, is_wrong = self._new_element(name, stated)
+        if stated.get("ruby") in _RUBY_CONTAINERS and self.unit is not None:
+            self.unit.add(self.timed[-1], "<ruby>")
         if name in _ANIMATIONS:
             self.elements[-1].animate(stated)
         if is_empty:
@@ -283,6 +299,7 @@ class _Reader:
         is_removed = parent.display == "none"
         element.display = "none" if is_removed else stated.get("display", "").strip()
         element.visibility = stated.get("visibility", "").strip() or parent.visibility
+        element.ruby = stated.get("ruby", "").strip() or parent.ruby
         return element, is_wrong
 
 

@@ -402,13 +402,13 @@ function showVideo(hit, index, { m = null, at = null, play = false } = {}) {
   chosen = index;
   shown = hit;
   shownStart = start;
+  if (other || play) player.autoplay = play;    // when the file or its preview is loaded
   if (other) {
     showTranscript(hit.id);
     $("trouble").hidden = true;
     unload();
     player.dataset.id = hit.id;
     player.poster = `thumbnail/${hit.id}?t=${stamp(start)}&width=960`;
-    player.autoplay = play;    // when it is loaded
     openFile(hit.id);
   }
   if (moved || play || at !== null || m) seek(start);
@@ -459,7 +459,12 @@ function seek(seconds) {
 function seekPlayer() {    // to the pending second; browsers end some files whose timestamps begin late too early
   const time = toPlayer(pending);
   if (preview || !(time > player.duration + 0.1)) player.currentTime = time;
-  else { playable = false; unload(); showPreview(); }
+  else replaceFile();
+}
+function replaceFile() {    // shows a preview instead of the file
+  playable = false;
+  unload();
+  showPreview();
 }
 async function openFile(id) {    // loads the file of a video, or a preview if browsers would show another track
   playable = true;
@@ -515,7 +520,8 @@ function stop() {
   shown = null;
 }
 player.addEventListener("loadedmetadata", () => {
-  if (pending !== null) seekPlayer();
+  if (!player.videoWidth) replaceFile();    // the browser only decodes the sound (HEVC, ProRes)
+  else if (pending !== null) seekPlayer();
 });
 player.addEventListener("seeked", () => { pending = null; drawStrip(); });
 player.addEventListener("timeupdate", () => { drawStrip(); followTranscript(); });
