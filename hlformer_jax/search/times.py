@@ -102,7 +102,9 @@ def date_span(when: str | datetime.date) -> tuple[float, float]:
     """
     try:
         start, end = _bounds(when)
-        return _timestamp(start), math.inf if end is None else _timestamp(end)
+        # An hour that the end of summer time repeats ends the second time.
+        ends = [math.inf] if end is None else [_timestamp(end.replace(fold=k)) for k in (0, 1)]
+        return _timestamp(start), max(ends)
     except (ValueError, OverflowError):
         raise SearchError(f"{when!r} is not a date: {FORMS}") from None
 

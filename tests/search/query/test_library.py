@@ -574,6 +574,18 @@ def test_date_covers_its_whole_span(text, first, after):
     assert list(times.date_span(text)) == expected
 
 
+def test_repeated_hour_of_summer_time_counts_twice(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    spans = [times.date_span(f"2024-10-27T02{minute}") for minute in ("", ":00", ":59")]
+    missing_hour = times.date_span("2024-03-31T01:59")
+    monkeypatch.undo()
+    time.tzset()
+    begin = 1729987200  # 02:00 in summer time, an hour before it begins again
+    assert spans == [(begin, begin + 7200), (begin, begin + 3660), (begin + 3540, begin + 7200)]
+    assert missing_hour == (1711846740, 1711846800)
+
+
 def test_time_with_a_zone_is_parsed():
     for text in ("2026-01-10T18:30Z", "2026-01-10T19:30+01:00", "20260110T1130-0700"):
         assert times.date_span(text) == (1768069800, 1768069860)
