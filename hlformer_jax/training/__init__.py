@@ -39,12 +39,12 @@ class Family(Protocol):
     The trainer also uses these members if a family has them: `summary() -> str`, the data in one
     line; `notes() -> list[str]`, remarks on the data, after the first epoch and in evaluations;
     `learning_rate(total_steps)`, the schedule to log; `program_constants() -> Hashable`, for short
-    runs that share programs (`step.compile_steps`); `moments_fingerprint`, an identifier of
-    the annotated times on which metrics depend, None without any; `subset_fingerprint`, an
-    identifier of the training examples that a file lists, None without a file; and
-    `any_length = True` if no step depends on the number of epochs, so that a run may be extended. A
-    loaded checkpoint sets `trained_on`, the fingerprint of its data, with which
-    `dataset.warn_of_other_data` compares.
+    runs that share programs (`step.compile_steps`), if the class itself defines it;
+    `moments_fingerprint`, an identifier of the annotated times on which metrics depend, None
+    without any; `subset_fingerprint`, an identifier of the training examples that a file lists,
+    None without a file; and `any_length = True` if no step depends on the number of epochs, so that
+    a run may be extended. A loaded checkpoint sets `trained_on`, the fingerprint of its data, with
+    which `dataset.warn_of_other_data` compares.
     """
 
     @property

@@ -20,7 +20,8 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from hlformer_jax import files, terminal, training
-from hlformer_jax.config import default, family_of, leaves
+from hlformer_jax.config import FIELDS, ConfigError, default, family_of, leaves
+from hlformer_jax.config.names import field_suggestion
 from hlformer_jax.data import dataset
 from hlformer_jax.data.sources import synthetic
 from hlformer_jax.data.split import Split
@@ -79,20 +80,24 @@ def read_config(directory: Path) -> ConfigDict:
     return config
 
 
-def load(directory: Path, changes: Mapping[str, Any] | None = None) -> LoadedRun:
+def load(directory: Path | str, changes: Mapping[str, Any] | None = None) -> LoadedRun:
     """Load a run; its data is opened at first use.
 
     Args:
       directory: the directory of the run.
       changes: new values of fields by their full names, for example of "data.manual_dir" if the
-        data was moved; fields that the run's family does not have are ignored.
+        data was moved; fields that only other families have are ignored.
 
     Raises:
       RunError: if the directory holds no configuration of this version.
+      ConfigError: if no family has a field of `changes`, or its value is not allowed.
       CheckpointError: if the checkpoint is missing, damaged or of another model.
     """
+    directory = Path(directory)
     config = read_config(directory)
     fields = {name for name, _ in leaves(family_of(config))}
+    for name in (changes or {}).keys() - {name for key in FIELDS for name, _ in leaves(key)}:
+        raise ConfigError(f"config.{name}: there is no such field{field_suggestion(name, fields)}")
     updates = {name: value for name, value in (changes or {}).items() if name in fields}
     config.update_from_flattened_dict(updates)
     mesh = devices.mesh()

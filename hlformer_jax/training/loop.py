@@ -17,6 +17,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from jax.sharding import Mesh
 from jaxtyping import Bool, Float
 from ml_collections import ConfigDict
 from tensorboardX.event_file_writer import EventsWriter
@@ -385,10 +385,10 @@ class Outcome(NamedTuple):
 
 def train(
     config: ConfigDict,
-    directory: Path,
+    directory: Path | str,
     profile: bool = False,
     family: Family | None = None,
-    init: Path | None = None,
+    init: Path | str | None = None,
 ) -> Outcome:
     """Train or resume a run, print the test metrics and write them to its directory.
 
@@ -405,6 +405,7 @@ def train(
       NonFiniteLossError: if a loss or a parameter becomes NaN or infinite.
       Stopped: if a signal stopped the run, after its state was saved.
     """
+    directory = Path(directory)
     with start(config, directory, family=family, init=init) as trainer:
         trainer.run(profile)
         rows = trainer.test()
@@ -425,9 +426,9 @@ def train(
 @contextlib.contextmanager
 def start(
     config: ConfigDict,
-    directory: Path,
+    directory: Path | str,
     family: Family | None = None,
-    init: Path | None = None,
+    init: Path | str | None = None,
 ) -> Iterator["Trainer"]:
     """Claim the directory of a run, restore or initialise its state, and compile its steps.
 
@@ -449,11 +450,12 @@ def start(
       CheckpointError: if a checkpoint is missing, damaged or of another model.
     """
     check(config)
+    directory = Path(directory)
     mesh = devices.mesh()
     family = family or training.build(config, mesh)
     family.check_trainable()
     if init is not None:
-        init = init.resolve()
+        init = Path(init).resolve()
         checkpoints.open_params(init).close()  # checked before the data is prepared
     inputs, train = run_directory.Fingerprints.from_family(family), config.train
     movable = ("train.epochs",) if getattr(family, "any_length", False) else ()
@@ -487,13 +489,16 @@ def start(
             ThreadPoolExecutor(1, "state") as thread,  # compiles while the steps are compiled
         ):
             options = compiler.compiler_options(config)
-            future = thread.submit(_first_state, restored, initial, mesh, options)
+            future: Any = None
+            if restored is None:
+                future = thread.submit(lambda: initial.lower().compile(options)())
             loss = family.loss(steps_per_epoch)
-            constants = getattr(family, "program_constants", lambda: None)()
+            # Not inherited: a subclass may have another optimiser, projection or feed.
+            constants = vars(type(family)).get("program_constants", lambda family: None)(family)
             compiled = compile_steps(
                 loss, optimiser, family.project, feed, template, config, constants
             )
-        state = future.result()
+        state = restored[0] if restored else devices.replicate(mesh, future.result())
         if params is not None:
             state = dataclasses.replace(state, params=params)
         progress = restored[1] if restored else Progress()
@@ -517,15 +522,6 @@ def start(
             state=state,
             progress=progress,
         )
-
-
-def _first_state(
-    restored: tuple[TrainState, Progress] | None, initial: Any, mesh: Mesh, options: Any
-) -> Any:
-    """Return the restored state, or compile the initialisation with `options` and run it."""
-    if restored is not None:
-        return restored[0]
-    return devices.replicate(mesh, initial.lower().compile(options)())
 
 
 def _initial_params(origin: Path, template: Any, family: Family) -> Any:
@@ -748,6 +744,8 @@ def received_signal() -> Iterator[Callable[[], signal.Signals | None]]:
     # A shell's background jobs ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         noted.append(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread():
+        noted = []  # only the main thread can set handlers
     before = {signal_number: signal.signal(signal_number, note) for signal_number in noted}
     try:
         yield lambda: signals[0] if signals else None

@@ -25,7 +25,7 @@ from hlformer_jax.typing import Batch, Captions, Videos
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
-TERM_NAMES = {  # ours: recorded
+TERM_NAMES = {  # name in this package: name in the recordings
     "clip_triplet": "clip_triplet",
     "frame_triplet": "frame_triplet",
     "clip_nce": "clip_nce",
@@ -40,7 +40,7 @@ NO_LORENTZ = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 
 
 def lookup(tree, name, model="hlformer"):
-    """Our counterpart of one released tensor of that model, in the released orientation."""
+    """Return the parameter for one released tensor of the model, in the released orientation."""
     path, block, transposed = parameter_names.locate(name, model)
     value = tree
     for key in path:
@@ -81,18 +81,18 @@ class Recording:
     def build(self, dtype="float32"):
         return models.build(self.config(dtype))
 
-    def thin(self, array, above=None):
-        """Keeps of a large array what was stored."""
+    def thin(self, array, max_size=None):
+        """Return the elements of an array that the recording stores of large ones."""
         array = np.asarray(array).ravel()
-        above = above or int(self.golden.get("thin_above", 512))
-        return array if array.size <= above else array[:: int(self.golden.get("thin_step", 3))]
+        max_size = max_size or int(self.golden.get("thin_above", 512))
+        return array if array.size <= max_size else array[:: int(self.golden.get("thin_step", 3))]
 
     def thin_result(self, array):
-        """Keeps of a large float64 recording what was stored."""
+        """Return the elements of an array that large float64 recordings store."""
         return np.asarray(array).ravel()[:: int(self.golden.get("thin_step_f64", 3))]
 
     def by_parameter(self, name):
-        """A joined recording by released parameter name; large tensors are thinned."""
+        """Split a concatenated recording by released parameter name; large tensors are thinned."""
         start, result = 0, {}
         for parameter, text in zip(self.names, self.golden["param_shapes"], strict=True):
             shape = tuple(int(size) for size in str(text).split("x") if size)
@@ -113,11 +113,11 @@ class Recording:
         return parameter_names.locate(name, self.model)
 
     def lookup(self, tree, name):
-        """Our counterpart of one released tensor, in the released orientation."""
+        """Return the parameter for one released tensor, in the released orientation."""
         return lookup(tree, name, self.model)
 
     def like_recorded(self, tree, name):
-        """Our counterpart of one released tensor, thinned as recordings are."""
+        """Return the parameter for one released tensor, thinned like the recordings."""
         return self.thin(self.lookup(jax.device_get(tree), name))
 
 
@@ -197,7 +197,7 @@ FAMILY = (HLFORMER, GMMFORMER_V2, GMMFORMER, MS_SL, DL_DKD)
 
 
 def recorded_batch(dtype: str = "float32", recording: Recording | None = None) -> Batch:
-    """The batch of all recordings; of a recording that has one, with its teacher."""
+    """Return the batch of all recordings, with the teacher of the recording if it has one."""
     golden = HLFORMER.golden
     teacher = (recording or HLFORMER).golden.get("f64/score/teacher")
     return Batch(
@@ -218,14 +218,17 @@ def recorded_batch(dtype: str = "float32", recording: Recording | None = None) -
 
 
 def hardest(guided: bool = False) -> Negatives:
-    """The negatives of the recorded losses: hard pool of size 1."""
+    """Return the negatives of the recorded losses, a hard pool of size 1."""
     ranks = NegativeRanks(np.zeros(15, np.int32), np.zeros(6, np.int32))
     every_query = NegativeRanks(np.zeros(15, np.int32), np.zeros(15, np.int32))
     return Negatives(ranks, every_query if guided else ranks)
 
 
 def recorded_random(recording: Recording = HLFORMER) -> Negatives:
-    """The recorded random negatives. The released text-to-video list begins with the positive."""
+    """Return the recorded random negatives.
+
+    The released text-to-video list begins with the positive.
+    """
     draws = (
         NegativeRanks(
             recording.golden[f"rand/{branch}_t2v_idx"].astype(np.int32) - 1,
@@ -244,7 +247,7 @@ ANGLE_SHIFT = 3e-8
 
 
 class Run(NamedTuple):
-    """Everything that one forward and backward pass of a model and the losses gives."""
+    """Results of one forward and backward pass of a model and its losses."""
 
     terms: dict
     videos: Any
@@ -274,14 +277,14 @@ def assert_recorded(recording, name, values, dtype, shift=0.0):
 
 @functools.cache
 def _compiled(recording, dtype):
-    """One compilation for all recordings: weights, margins and negatives are arguments."""
+    """Compile one program for all recordings, with weights, margins and negatives as arguments."""
     config = recording.config(dtype)
     model = recording.build(dtype)
     loss_of = prvr.build_objective(config, model)
 
     def loss(params, batch, negatives, values, epoch):
         apply = functools.partial(model.apply, params)
-        # Compiled once: what is asked for here is what the objective computes.
+        # The compiler merges these with the encodings of the objective.
         videos, inside = apply(
             batch.videos, model.hyperparameters, method="encode_video", capture_intermediates=True
         )
@@ -295,9 +298,11 @@ def _compiled(recording, dtype):
         terms = {**terms, "total": total}
         return total, Run(terms, videos, inside, queries, lifted, similar, {})
 
-    # Rounding is to be that of a user's code generator, where conftest.py has chosen another.
-    other = dtype == "float32" and "xla_cpu_use_fusion_emitters" in os.environ.get("XLA_FLAGS", "")
-    options = {"xla_cpu_use_fusion_emitters": True} if other else None
+    # Use the code generator of users even if conftest.py has chosen the older one.
+    overrides_emitters = dtype == "float32" and "xla_cpu_use_fusion_emitters" in os.environ.get(
+        "XLA_FLAGS", ""
+    )
+    options = {"xla_cpu_use_fusion_emitters": True} if overrides_emitters else None
     return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=options)
 
 

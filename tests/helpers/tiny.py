@@ -34,8 +34,8 @@ def config(**options):
     return config
 
 
-def batch(seed=0, dtype=np.float32, taught=False):
-    """A batch; where it is taught, with what a teacher says."""
+def batch(seed=0, dtype=np.float32, with_teacher=False):
+    """Return a batch, with the similarities of a teacher if asked for."""
     rng = np.random.default_rng(seed)
     frame_mask = np.arange(FRAMES)[None] < np.array([8, 5, 1])[:, None]
     frames = rng.normal(size=(VIDEOS, FRAMES, WIDTH)) * frame_mask[..., None]
@@ -51,19 +51,21 @@ def batch(seed=0, dtype=np.float32, taught=False):
             word_mask,
             video,
             np.ones(CAPTIONS, bool),
-            teacher.astype(dtype) if taught else None,
+            teacher.astype(dtype) if with_teacher else None,
         ),
     )
 
 
 def params(config):
-    """Parameters near their initial values, but cheaper than those to have."""
+    """Draw parameters near their initial values, faster than the initialisers."""
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: models.init_params(models.build(config), config))
-    ones = lambda path: path[-1].key == "scale"
+
+    def is_scale(path):
+        return path[-1].key == "scale"
 
     def draw(path, like):
-        values = ones(path) + 0.2 * rng.normal(size=like.shape)
+        values = is_scale(path) + 0.2 * rng.normal(size=like.shape)
         return values.astype(like.dtype)
 
     params = jax.tree_util.tree_map_with_path(draw, shapes)
@@ -71,13 +73,13 @@ def params(config):
 
 
 def config_files():
-    """The configurations of the family that need nothing behind their colon."""
+    """Return the configuration files of the family that need no argument after a colon."""
     paths = (Path(__file__).parents[2] / "configs").glob("*.py")
     return sorted(path for path in paths if path.stem not in ("own", "run", "hover", "hover_own"))
 
 
 class LinearModule:
-    """What the objective asks a Linen module."""
+    """Stand-in for a Linen module, with the attributes that the objective reads."""
 
     has_lift, guides_frames, query_per_branch = False, False, False
 
@@ -85,7 +87,7 @@ class LinearModule:
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Linear(Model):
-    """Stands for a `models.Model`: its embeddings are products of features and one matrix."""
+    """Stand-in for a `models.Model` whose embeddings are products of features and one matrix."""
 
     hyperparameters: Any = None
     module: Any = dataclasses.field(metadata=STATIC, default=LinearModule)
@@ -97,7 +99,7 @@ class Linear(Model):
 
 
 def cosine_maxima(queries, positions):
-    """[Q, V] the best cosine and the best dot product of a query among a video's positions."""
+    """Return the best cosine and dot product of each query and video, [Q, V] each."""
     dots = np.einsum("qh,vlh->qvl", queries, positions)
     norms = np.linalg.norm(queries, axis=-1)[:, None, None] * np.linalg.norm(positions, axis=-1)
     return (dots / np.where(norms > 0, norms, 1)).max(-1), dots.max(-1)
@@ -107,7 +109,7 @@ EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 MATCHING = {"loss.optimal_matching": 0.1, "loss.query_diversity": 0.003}
 ONE_BRANCH = {"model.gaze": False}
 
-# Each of the models, with the terms that plug in (GMMFormer v2 Table 6), and the aggregations.
+# Each model with the optional loss terms (GMMFormer v2 Table 6), and the aggregations.
 CASES = {
     "gmmformer_v2": EUCLIDEAN | MATCHING | {"model.fusion": "consolidation"},
     "gmmformer": EUCLIDEAN | MATCHING | {"model.fusion": "mean", "model.video_level": True},
@@ -124,37 +126,40 @@ CASES = {
 
 
 def case(name):
-    """The configuration of a case, with dropout."""
+    """Return the configuration of a case, with dropout."""
     model = name if name in models.MODELS else "hlformer"
     drop = {"model.dropout": 0.2, "model.input_dropout": 0.2}
     return config(**{"model.name": model}, **CASES[name], **drop)
 
 
 def loss(config, params, batch, key=None):
-    """Its loss of a batch, with the terms; a key switches dropout on."""
-    whole = prvr.build_objective(config, models.build(config), max_captions=2)
-    columns = whole.scorer.frame_columns
+    """Return the loss of a batch and its terms; a key switches dropout on."""
+    objective = prvr.build_objective(config, models.build(config), max_captions=2)
+    columns = objective.scorer.frame_columns
     negatives = prvr.draw_negatives(jax.random.key(1), batch, True, 2, columns)
-    return whole.evaluate(params, batch, negatives, key)
+    return objective.evaluate(params, batch, negatives, key)
 
 
 @functools.cache
 def value_and_gradient(name, parts=1):
-    """Parameters of a case, its loss with the terms, and the gradient."""
+    """Return the parameters of a case, its loss with the terms, and the gradient."""
     fields = case(name)
     fields.train.encode_parts = parts
-    drawn = params(fields)
-    data = batch(taught=fields.data.teacher_dim > 0)
-    of = lambda params: loss(fields, params, data, jax.random.key(3))
-    return drawn, *jax.jit(jax.value_and_grad(of, has_aux=True))(drawn)
+    initial = params(fields)
+    data = batch(with_teacher=fields.data.teacher_dim > 0)
+
+    def evaluate(params):
+        return loss(fields, params, data, jax.random.key(3))
+
+    return initial, *jax.jit(jax.value_and_grad(evaluate, has_aux=True))(initial)
 
 
 FILM_WIDTH = 12
-"""Of the features of the films' encoder (archive.py)."""
+"""Width of the features of the films' encoder (archive.py)."""
 
 
 def save_run(path, config, params):
-    """Writes the directory of a run that ended with these parameters; returns it."""
+    """Write the directory of a run that ended with these parameters, and return its path."""
     checkpoints.save_params(path / "checkpoints" / "best", params, {"epoch": 1})
     content = {"config": json.loads(config.to_json()), "data_fingerprint": None}
     (path / "config.json").write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""The losses of captions and videos against a rewrite in NumPy with loops, and under padding."""
+"""Losses of captions and videos against loops in NumPy, and under padding."""
 
 import functools
 
@@ -39,32 +39,36 @@ def _ranks(pairs, seed=1):
     rng = np.random.default_rng(seed)
     video = rng.integers(0, len(COUNTS) - 1, sum(COUNTS))
     caption = np.array([rng.integers(0, sum(COUNTS) - count) for count in COUNTS])
-    pad = lambda x, size: np.pad(x, (0, size - len(x))).astype(np.int32)
+
+    def pad(x, size):
+        return np.pad(x, (0, size - len(x))).astype(np.int32)
+
     return NegativeRanks(pad(video, len(pairs.video)), pad(caption, len(pairs.video_mask)))
 
 
 def _numpy_triplet(scores, pairs, ranks, margin):
     text = []
-    for q, own in enumerate(pairs.video):
-        others = sorted((scores[q, v] for v in range(len(COUNTS)) if v != own), reverse=True)
-        text.append(max(0, margin + others[ranks.video[q]] - scores[q, own]))
+    for q, target in enumerate(pairs.video):
+        negatives = sorted((scores[q, v] for v in range(len(COUNTS)) if v != target), reverse=True)
+        text.append(max(0, margin + negatives[ranks.video[q]] - scores[q, target]))
     video = []
     for v in range(len(COUNTS)):
-        mine = [scores[q, v] for q in range(len(pairs.video)) if pairs.video[q] == v]
-        others = [scores[q, v] for q in range(len(pairs.video)) if pairs.video[q] != v]
-        negative = sorted(others, reverse=True)[ranks.caption[v]]
-        video.append(max(0, margin + negative - np.mean(mine)))
+        positives = [scores[q, v] for q in range(len(pairs.video)) if pairs.video[q] == v]
+        negatives = [scores[q, v] for q in range(len(pairs.video)) if pairs.video[q] != v]
+        negative = sorted(negatives, reverse=True)[ranks.caption[v]]
+        video.append(max(0, margin + negative - np.mean(positives)))
     return np.mean(text) + np.mean(video)
 
 
 def _numpy_nce(scores, pairs):
     text = [
-        np.log(np.sum(np.exp(row))) - row[own] for row, own in zip(scores, pairs.video, strict=True)
+        np.log(np.sum(np.exp(row))) - row[target]
+        for row, target in zip(scores, pairs.video, strict=True)
     ]
     video = []
     for v, column in enumerate(scores.T):
-        mine = column[pairs.video == v]
-        video.append(np.log(np.sum(np.exp(column))) - np.log(np.sum(np.exp(mine))))
+        positives = column[pairs.video == v]
+        video.append(np.log(np.sum(np.exp(column))) - np.log(np.sum(np.exp(positives))))
     return np.mean(text) + np.mean(video)
 
 
@@ -87,8 +91,8 @@ def _numpy_caption_diversity(queries, pairs, margin, scale):
     unit = _unit(queries)
     total = 0.0
     for i in range(len(queries)):
-        others = [j for j in range(len(queries)) if j != i and pairs.video[i] == pairs.video[j]]
-        total += np.log1p(sum(np.exp(scale * (unit[i] @ unit[j] + margin)) for j in others))
+        siblings = [j for j in range(len(queries)) if j != i and pairs.video[i] == pairs.video[j]]
+        total += np.log1p(sum(np.exp(scale * (unit[i] @ unit[j] + margin)) for j in siblings))
     return total / len(queries)
 
 
@@ -106,7 +110,7 @@ def test_losses_equal_loops_over_videos_and_captions(float64):
     scores, ranks, queries = _scores(pairs), _ranks(pairs), rng.normal(size=(sum(COUNTS), 6))
     square = rng.normal(size=(7, 7)), np.ones(7, bool)
     diversity = retrieval.query_diversity, _numpy_diversity
-    for ours, theirs, given, rtol in (
+    for loss, expected, arguments, rtol in (
         (retrieval.triplet, _numpy_triplet, (scores, pairs, ranks, 0.3), 1e-13),
         (retrieval.nce, _numpy_nce, (5 * scores, pairs), 1e-13),
         (retrieval.joint_nce, _numpy_joint_nce, square, 1e-13),
@@ -118,7 +122,7 @@ def test_losses_equal_loops_over_videos_and_captions(float64):
             1e-12,
         ),
     ):
-        np.testing.assert_allclose(jax.jit(ours)(*given), theirs(*given), rtol=rtol)
+        np.testing.assert_allclose(jax.jit(loss)(*arguments), expected(*arguments), rtol=rtol)
 
 
 def _numpy_matching(queries, clips, pairs, per_video):
@@ -132,17 +136,17 @@ def _numpy_matching(queries, clips, pairs, per_video):
 
 # Fewer clips than captions, and more; the released and the printed mean (GMMFormer v2 eq. 7).
 @pytest.mark.parametrize(
-    ("clips", "most", "per_video"),
+    ("clips", "max_captions", "per_video"),
     [(1, 4, False), (3, None, False), (5, None, True), (9, 4, False)],
 )
-def test_optimal_matching_equals_scipy_video_by_video(float64, clips, most, per_video):
+def test_optimal_matching_equals_scipy_video_by_video(float64, clips, max_captions, per_video):
     pairs = _pairs()
-    loss = jax.jit(lambda q, c: retrieval.optimal_matching(q, c, pairs, most, per_video))
+    loss = jax.jit(lambda q, c: retrieval.optimal_matching(q, c, pairs, max_captions, per_video))
     for seed in (0, 1):
         rng = np.random.default_rng(seed)
         queries = rng.normal(size=(sum(COUNTS), 5))
         encoded = rng.normal(size=(len(COUNTS), clips, 5))
-        if seed:  # captions that clash: the greedy choice is not the best
+        if seed:  # similar captions, for which the greedy assignment is not optimal
             queries[:3] = queries[0] + 0.1 * queries[:3]
         expected = _numpy_matching(queries, encoded, pairs, per_video)
         np.testing.assert_allclose(loss(queries, encoded), expected, rtol=1e-12)
@@ -168,15 +172,18 @@ def test_optimal_matching_without_two_captions_or_with_nan():
     value, gradient = loss(queries, clips, pairs)
     assert value == 0
     assert not np.any(gradient)
-    together = pairs._replace(video=np.zeros(3, np.int32))
+    batched = pairs._replace(video=np.zeros(3, np.int32))
     broken = np.where(np.arange(3)[:, None] == 1, np.nan, queries).astype(np.float32)
-    assert np.isnan(loss(broken, clips, together)[0])  # it ends, and says so
+    assert np.isnan(loss(broken, clips, batched)[0])  # terminates with NaN
 
 
 def _terms(pairs, filler):
-    """Every loss as a function of arrays of the padded size."""
+    """Return every loss as a function of arrays of the padded size."""
     rng = np.random.default_rng(3)
-    grow = lambda x, size: np.concatenate([x, np.full((size - len(x), *x.shape[1:]), filler)])
+
+    def grow(x, size):
+        return np.concatenate([x, np.full((size - len(x), *x.shape[1:]), filler)])
+
     scores, ranks = _scores(pairs, filler=filler), _ranks(pairs)
     queries = grow(rng.normal(size=(sum(COUNTS), 5)), len(pairs.video))
     texts = grow(rng.normal(size=(sum(COUNTS), 4)), len(pairs.video))
@@ -184,9 +191,12 @@ def _terms(pairs, filler):
     teacher = grow(rng.normal(size=(sum(COUNTS), 3)), len(pairs.video))
     frame_mask = np.ones((len(pairs.video_mask), 3), bool)
     c = jnp.asarray(1.3)
-    cone = lambda v, t: retrieval.partial_order(
-        lorentz.exp_map0(v, c), lorentz.exp_map0(t, c), c, pairs, 0.1
-    )
+
+    def cone(v, t):
+        return retrieval.partial_order(
+            lorentz.exp_map0(v, c), lorentz.exp_map0(t, c), c, pairs, 0.1
+        )
+
     return {
         "triplet": (lambda s: retrieval.triplet(s, pairs, ranks, 0.3), (scores,)),
         "nce": (lambda s: retrieval.nce(s, pairs), (scores,)),
@@ -227,27 +237,27 @@ TERMS = (
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", TERMS)
-def test_padding_reaches_neither_a_loss_nor_a_gradient(float64, name):
+def test_padding_changes_no_loss_and_no_gradient(float64, name):
     function, arguments = _terms(_pairs(), 0.0)[name]
-    every = tuple(range(len(arguments)))
-    value, gradient = jax.jit(jax.value_and_grad(function, every))(*arguments)
+    positions = tuple(range(len(arguments)))
+    value, gradient = jax.jit(jax.value_and_grad(function, positions))(*arguments)
     padded = _pairs(extra_videos=3, extra_captions=7)
-    run = jax.jit(jax.value_and_grad(_terms(padded, 0.0)[name][0], every))
-    # The scores of "joint nce" are made outside.
+    run = jax.jit(jax.value_and_grad(_terms(padded, 0.0)[name][0], positions))
+    # "joint nce" gets scores that are computed outside the loss.
     for filler in (0.0, 3.0) if name == "joint nce" else (0.0, 3.0, np.nan):
-        value2, gradient2 = run(*_terms(padded, filler)[name][1])
-        np.testing.assert_allclose(value2, value, rtol=1e-14)
-        for small, large in zip(gradient, gradient2, strict=True):
+        padded_value, padded_gradient = run(*_terms(padded, filler)[name][1])
+        np.testing.assert_allclose(padded_value, value, rtol=1e-14)
+        for small, large in zip(gradient, padded_gradient, strict=True):
             inside = tuple(slice(size) for size in small.shape)
             np.testing.assert_allclose(large[inside], small, rtol=1e-12, atol=1e-15)
             outside = np.array(large)
             outside[inside] = 0
-            # What made rows of NaN would multiply their gradient by NaN, as partial_order's do.
+            # The maps that produce rows of NaN multiply their gradient by NaN, as in partial_order.
             assert (np.isnan(filler) and name == "partial_order") or not outside.any()
 
 
 @pytest.mark.parametrize("name", TERMS)
-def test_nan_of_a_caption_with_a_pair_reaches_the_loss(float64, name):
+def test_nan_in_a_real_caption_reaches_the_loss(float64, name):
     function, arguments = _terms(_pairs(), 0.0)[name]
     compiled = jax.jit(function)
     for i, argument in enumerate(arguments):
@@ -263,9 +273,12 @@ def test_padded_nan_does_not_reach_the_curvature(float64):
         np.where(mask[:, None], rng.normal(size=(len(mask), 4)), np.nan)
         for mask in (pairs.video_mask, pairs.caption_mask)
     )
-    # Wherever a padded caption says that it belongs.
+    # Padded captions may name a video that does not exist.
     pairs = pairs._replace(video=np.where(pairs.caption_mask, pairs.video, len(COUNTS)))
-    loss = lambda c: retrieval.partial_order(videos, captions, c, pairs, 0.1)
+
+    def loss(c):
+        return retrieval.partial_order(videos, captions, c, pairs, 0.1)
+
     assert np.isfinite(jax.jit(jax.grad(loss))(jnp.asarray(1.3)))
 
 
@@ -275,7 +288,7 @@ def test_padded_nan_does_not_reach_the_curvature(float64):
 )
 def test_numerical_gradients(float64, name):
     function, arguments = _terms(_pairs(), 0.0)[name]
-    if name == "triplet":  # its sort is not differentiated twice
+    if name == "triplet":  # its sort has no second derivative
         check_grads(jax.jit(function), arguments, order=1, modes=["rev"], rtol=1e-4, atol=1e-6)
     else:
         check_curvature(function, arguments, atol=1e-6)
@@ -288,8 +301,8 @@ def test_drawn_ranks_cover_exactly_the_negatives(hard):
     drawn = [draw(jax.random.key(seed)) for seed in range(60)]
     video = np.stack([ranks.video for ranks in drawn])[:, : sum(COUNTS)]
     caption = np.stack([ranks.caption for ranks in drawn])[:, : len(COUNTS)]
-    others = len(COUNTS) - 1
-    assert set(video.ravel()) == set(range(2 if hard else others))
+    num_negatives = len(COUNTS) - 1
+    assert set(video.ravel()) == set(range(2 if hard else num_negatives))
     for v, count in enumerate(COUNTS):
         possible = 1 if hard else sum(COUNTS) - count
         assert caption[:, v].max() <= possible - 1
@@ -336,13 +349,16 @@ def test_diversity_is_finite_for_opposite_and_equal_captions():
     pairs = Pairs(np.zeros(4, np.int32), np.ones(4, bool), np.ones(1, bool))
     queries = np.array([[1, 0], [-1, 0], [1, 0], [0, 0]], np.float32)
     for gamma in (0.0, 0.5, 1.0):
-        loss = lambda q, g=gamma: retrieval.query_diversity(q, pairs, 0.2, 32.0, g)
+
+        def loss(q, g=gamma):
+            return retrieval.query_diversity(q, pairs, 0.2, 32.0, g)
+
         value, gradient = jax.jit(jax.value_and_grad(loss))(queries)
         assert np.isfinite(value)
         assert np.all(np.isfinite(gradient))
 
 
-def test_diversity_without_focal_factor_counts_opposite_captions():
+def test_diversity_with_gamma_zero_counts_opposite_captions():
     pairs = Pairs(np.zeros(2, np.int32), np.ones(2, bool), np.ones(1, bool))
     opposite = np.array([[1, 0], [-1, 0]], np.float32)
     for gamma, factor in ((0.0, 1), (np.float32(0), 1), (0.5, 0)):
@@ -357,7 +373,7 @@ def test_captions_may_name_videos_by_narrow_integers(dtype):
         assert Pairs(column, np.ones(2, bool), videos).positives()[0, 100]
 
 
-BATCH = tiny.batch(taught=True)
+BATCH = tiny.batch(with_teacher=True)
 PAIRS = Pairs(BATCH.captions.video, BATCH.captions.mask, BATCH.videos.mask)
 RNG = np.random.default_rng(0)
 QUERIES = RNG.normal(size=(tiny.CAPTIONS, 6)).astype(np.float32)
@@ -388,40 +404,50 @@ def test_divergence_is_over_captions_and_real_frames(temperature):
         teacher = _softmax(BATCH.captions.teacher[row][real].astype(np.float64) / temperature)
         expected += (teacher * np.log(teacher / student)).sum()
     assert float(_loss(temperature=temperature)) == pytest.approx(expected, rel=1e-5)
-    # Of one frame there is nothing to say: its share is 1 for both.
-    alone = BATCH.captions._replace(mask=BATCH.captions.video == 2)
-    pairs = PAIRS._replace(caption_mask=alone.mask)
+    # With one frame both distributions are 1.
+    single = BATCH.captions._replace(mask=BATCH.captions.video == 2)
+    pairs = PAIRS._replace(caption_mask=single.mask)
     assert _loss(pairs=pairs) == pytest.approx(0, abs=1e-6)
 
 
-def test_padding_reaches_neither_the_loss_nor_a_gradient():
+def test_distillation_ignores_padded_captions_and_frames():
     value, gradient = jax.jit(jax.value_and_grad(_loss, (0, 1)))(QUERIES, FRAMES)
     mask = BATCH.videos.frame_mask
     queries = np.concatenate([QUERIES, np.full((2, 6), np.nan, np.float32)])
     frames = np.where(mask[..., None], FRAMES, np.float32(np.nan))
-    pad = lambda x, fill: np.concatenate([x, np.full((2, *x.shape[1:]), fill, x.dtype)])
+
+    def pad(x, fill):
+        return np.concatenate([x, np.full((2, *x.shape[1:]), fill, x.dtype)])
+
     captions = BATCH.captions._replace(teacher=pad(BATCH.captions.teacher, np.nan))
     pairs = PAIRS._replace(video=pad(PAIRS.video, 0), caption_mask=pad(PAIRS.caption_mask, False))
     batch = BATCH._replace(captions=captions)
-    padded = lambda q, f: _loss(q, f, batch, pairs)
-    other, others = jax.jit(jax.value_and_grad(padded, (0, 1)))(queries, frames)
-    np.testing.assert_allclose(other, value, rtol=1e-6)
-    np.testing.assert_allclose(others[0][: len(QUERIES)], gradient[0], rtol=1e-5, atol=1e-6)
-    assert not np.any(np.asarray(others[0][len(QUERIES) :]))
-    np.testing.assert_allclose(others[1], gradient[1], rtol=1e-5, atol=1e-6)
+
+    def padded_loss(q, f):
+        return _loss(q, f, batch, pairs)
+
+    padded_value, padded_gradient = jax.jit(jax.value_and_grad(padded_loss, (0, 1)))(
+        queries, frames
+    )
+    np.testing.assert_allclose(padded_value, value, rtol=1e-6)
+    np.testing.assert_allclose(
+        padded_gradient[0][: len(QUERIES)], gradient[0], rtol=1e-5, atol=1e-6
+    )
+    assert not np.any(np.asarray(padded_gradient[0][len(QUERIES) :]))
+    np.testing.assert_allclose(padded_gradient[1], gradient[1], rtol=1e-5, atol=1e-6)
     assert np.any(np.asarray(gradient[1][mask])) and not np.any(np.asarray(gradient[1][~mask]))
 
 
 def test_student_equal_to_teacher_has_no_loss():
     cosine = np.einsum("qh,qfh->qf", _unit(QUERIES), _unit(FRAMES)[PAIRS.video])
     batch = BATCH._replace(captions=BATCH.captions._replace(teacher=cosine))
-    of = jax.jit(jax.value_and_grad(lambda f: _loss(frames=f, batch=batch)))
-    value, gradient = of(FRAMES)
+    evaluate = jax.jit(jax.value_and_grad(lambda f: _loss(frames=f, batch=batch)))
+    value, gradient = evaluate(FRAMES)
     assert abs(float(value)) < 1e-5
     assert np.abs(gradient).max() < 1e-5
 
 
-def test_a_call_without_pairs_names_the_argument():
+def test_call_without_pairs_names_the_argument():
     with pytest.raises(TypeError, match="pairs"):
         retrieval.nce(_scores(_pairs()))
 
@@ -474,7 +500,7 @@ def test_losses_of_pure_padding_are_zero(name):
 
 @pytest.mark.parametrize("name", OF_LOGITS)
 def test_losses_of_extreme_logits_are_finite(name):
-    # A scale of 100 and distances up to 50 times as far as points of float32 are from the origin.
+    # A scale of 100, and distances up to 50 times the largest distance from the origin in float32.
     extreme = _logits(scale=1e5).astype(np.float32)
     value, gradient = _program(name)(extreme, np.ones(SIZE, bool))
     assert np.isfinite(value) and value >= 0
@@ -484,10 +510,10 @@ def test_losses_of_extreme_logits_are_finite(name):
 @pytest.mark.parametrize("name", OF_LOGITS)
 def test_constant_added_to_all_logits_has_no_effect(name):
     mask, logits = np.arange(SIZE) != 1, _logits().astype(np.float32)
-    one, other = (_program(name)(x, mask) for x in (logits, logits + np.float32(8)))
+    original, shifted = (_program(name)(x, mask) for x in (logits, logits + np.float32(8)))
     # Rounding of logits near 16 in float32, in sums of up to six pairs.
-    np.testing.assert_allclose(one[0], other[0], atol=1e-5)
-    np.testing.assert_allclose(one[1], other[1], atol=1e-5)
+    np.testing.assert_allclose(original[0], shifted[0], atol=1e-5)
+    np.testing.assert_allclose(original[1], shifted[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", OF_LOGITS)
@@ -500,12 +526,12 @@ def test_derivatives_equal_differences(name, float64):
 def test_alignment_is_the_mean_of_both_directions():
     logits = _logits()
     expected = [np.log(np.sum(np.exp(x), axis=1)) - np.diagonal(x) for x in (logits, logits.T)]
-    found = _program("alignment")(logits.astype(np.float32), np.ones(SIZE, bool))[0]
-    assert float(found) == pytest.approx(np.mean(expected), rel=1e-6)
+    loss = _program("alignment")(logits.astype(np.float32), np.ones(SIZE, bool))[0]
+    assert float(loss) == pytest.approx(np.mean(expected), rel=1e-6)
 
 
-# The first of each pair should be lower. In order by more than the margin, in order by less, out of
-# order by less, and by more; the value and the slope by the lower number, of each form.
+# Keys: how far the second number is above the first, which should be the lower one. Values: the
+# loss and its slope in the first number, for each form.
 HINGES = {
     0.5: {"corrected": (0.0, 0), "printed": (-0.6, 1)},
     0.04: {"corrected": (0.06, 1), "printed": (-0.14, 1)},
@@ -516,7 +542,7 @@ HINGES = {
 
 @functools.cache
 def _hinge(form):
-    """Value and gradients of one pair, of which row 0 should be the lower."""
+    """Return a function for the loss of one pair and its gradients; row 0 should be lower."""
 
     def value(video, text):
         low, high, real = jnp.array([0]), jnp.array([1]), jnp.array([True])
@@ -530,43 +556,49 @@ def test_hinges_follow_the_table_of_forms(form):
     for ahead, forms in HINGES.items():
         value, slope = forms["corrected" if form == "corrected" else "printed"]
         numbers = np.array([0.3, 0.3 + ahead], np.float32)
-        found, gradients = _hinge(form)(numbers, numbers)
-        assert float(found) == pytest.approx(value, abs=1e-7), ahead
-        # Half of it through each modality.
+        loss, gradients = _hinge(form)(numbers, numbers)
+        assert float(loss) == pytest.approx(value, abs=1e-7), ahead
+        # Half of the slope through each modality.
         for gradient in gradients:
             np.testing.assert_array_equal(gradient, [slope / 2, -slope / 2])
 
 
 def test_hinge_compares_different_modalities_only():
-    # Within each modality the first is lower; the first text is higher than the second video.
+    # The first row is lower within each modality, but the first text is above the second video.
     video, text = np.array([0.1, 0.3], np.float32), np.array([0.5, 0.9], np.float32)
     assert _hinge("corrected")(video, text)[0] == pytest.approx((0.5 - 0.3 + 0.1) / 2)
     assert _hinge("corrected")(video, video)[0] == 0
 
 
 def test_unknown_form_is_refused():
-    one, row, real = jnp.ones(1), jnp.array([0]), jnp.array([True])
+    scores, row, real = jnp.ones(1), jnp.array([0]), jnp.array([True])
     with pytest.raises(ValueError, match="paper"):
-        trees.hinge(one, one, row, row, real, MARGIN, "paper")
+        trees.hinge(scores, scores, row, row, real, MARGIN, "paper")
 
 
 def test_entailment_is_the_mean_over_real_edges():
     angles = np.array([[0.4, 0.0, np.nan], [0.2, 1.0, np.nan]], np.float32)
     mask = np.array([True, True, False])
-    value = lambda angles, mask: trees.entailment((angles[0], angles[1]), mask)
-    found, gradient = jax.jit(jax.value_and_grad(value))(angles, mask)
-    assert float(found) == pytest.approx((0.4 + 0.0 + 0.2 + 1.0) / 4)
+
+    def entailment(angles, mask):
+        return trees.entailment((angles[0], angles[1]), mask)
+
+    loss, gradient = jax.jit(jax.value_and_grad(entailment))(angles, mask)
+    assert float(loss) == pytest.approx((0.4 + 0.0 + 0.2 + 1.0) / 4)
     np.testing.assert_array_equal(gradient, [[0.25, 0.25, 0]] * 2)
-    none, gradient = jax.jit(jax.value_and_grad(value))(angles, np.zeros(3, bool))
-    assert none == 0 and not np.any(gradient)
+    padded_loss, gradient = jax.jit(jax.value_and_grad(entailment))(angles, np.zeros(3, bool))
+    assert padded_loss == 0 and not np.any(gradient)
 
 
 def test_padding_is_moved_to_the_origin():
     points = np.array([[1.0, 2.0], [np.nan, np.inf]], np.float32)
     mask = np.array([True, False])
-    value = lambda points: jnp.sum(retrieval.zero_padding(points, mask) ** 2)
-    found, gradient = jax.value_and_grad(value)(points)
-    assert found == 5
+
+    def squared_norm(points):
+        return jnp.sum(retrieval.zero_padding(points, mask) ** 2)
+
+    total, gradient = jax.value_and_grad(squared_norm)(points)
+    assert total == 5
     np.testing.assert_array_equal(gradient, [[2, 4], [0, 0]])
 
 
@@ -609,10 +641,10 @@ def test_printed_diversity_normalises_each_video():
     ]
     assert len(means) == 3
     for padded in (pairs, _pairs(2, 3)):
-        given = np.pad(queries, ((0, len(padded.video) - 10), (0, 0)))
+        padded_queries = np.pad(queries, ((0, len(padded.video) - 10), (0, 0)))
         loss = jax.jit(
             lambda rows, pairs: retrieval.query_diversity(
                 rows, pairs, 0.2, 8.0, 1.0, per_video=True
             )
-        )(given, padded)
+        )(padded_queries, padded)
         np.testing.assert_allclose(loss, np.mean(means), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""CLIP4Clip on given features: what NumPy computes by the paper, and what padding must not do."""
+"""CLIP4Clip on stored features against the equations of the paper in NumPy, with padding."""
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +25,17 @@ def _config(name):
 
 
 def _batch(fill=0.0):
-    """Three videos and four captions, and one of each that is padding, which holds `fill`."""
+    """Return three videos and four captions, plus one padded row of each filled with `fill`."""
     rng = np.random.default_rng(0)
     frames, words = (np.full((n, length, H), fill, "f4") for n, length in ((4, 6), (5, 4)))
     for k, count in enumerate(FRAMES):
         frames[k, :count] = rng.normal(size=(count, H))
     for k, count in enumerate(WORDS):
         words[k, :count] = rng.normal(size=(count, H))
-    mask = lambda counts, length: jnp.asarray(np.arange(length) < np.array([*counts, 0])[:, None])
+
+    def mask(counts, length):
+        return jnp.asarray(np.arange(length) < np.array([*counts, 0])[:, None])
+
     return Batch(
         Videos(
             jnp.zeros((4, 1, H)), jnp.asarray(frames), mask(FRAMES, 6), jnp.arange(4) < len(FRAMES)
@@ -42,7 +45,7 @@ def _batch(fill=0.0):
 
 
 def _params(config):
-    """Parameters that are all random, so that none is 0 or the identity."""
+    """Return random parameters, so that none is 0 or the identity."""
     params = models.init_params(models.build(config), config)
     rng = np.random.default_rng(1)
     return jax.tree.map(lambda x: x + jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype), params)
@@ -58,7 +61,7 @@ def _layer_norm(x, p):
 
 
 def _video(frames, params, layers):
-    """A video by the paper, frame by frame and head by head, float64."""
+    """Encode a video by the equations of the paper, in float64."""
     x = mapped = frames @ params["frame_map"]["kernel"]
     if layers:
         x = x + params["position"][: len(x)]
@@ -94,17 +97,20 @@ def test_encodings_and_loss_follow_the_paper(name):
         np.stack([words[k, n - 1] for k, n in enumerate(WORDS)]) @ exact["text_map"]["kernel"]
     )
     logits = np.exp(exact["logit_scale"]) * texts @ videos.T
-    # Cross-entropy of both directions, a caption at a time; a video's right captions add up.
-    own = OWNER[:, None] == np.arange(3)
-    soft = np.exp(logits)
-    to_video = -np.log(soft[own] / soft.sum(1)).mean()
-    to_text = -np.log((soft * own).sum(0) / soft.sum(0)).mean()
+    # Cross-entropy in both directions; the captions of a video add up.
+    is_pair = OWNER[:, None] == np.arange(3)
+    likelihoods = np.exp(logits)
+    to_video = -np.log(likelihoods[is_pair] / likelihoods.sum(1)).mean()
+    to_text = -np.log((likelihoods * is_pair).sum(0) / likelihoods.sum(0)).mean()
     objective = prvr.build_objective(config, model)
 
     @jax.jit
     def run(params, batch):
         negatives = prvr.draw_negatives(jax.random.key(0), batch, False, 1)
-        loss = lambda params: objective.evaluate(params, batch, negatives)[0]
+
+        def loss(params):
+            return objective.evaluate(params, batch, negatives)[0]
+
         videos = models.encode_video(model, params, batch.videos)
         queries = models.encode_query(model, params, batch.captions)
         return videos, queries, *jax.value_and_grad(loss)(params)
@@ -171,8 +177,8 @@ def test_clip4clip_counts_parameters_and_operations(name):
     width = config.model.hidden_size
     assert width == config.data.text_dim == 768
     block = 4 * (width**2 + width) + 8 * width**2 + 5 * width + 4 * width
-    own = 4 * block + 128 * width if "seq" in name else 0
+    temporal = 4 * block + 128 * width if "seq" in name else 0
     counted = cost(config)
-    assert counted.parameters == 2 * width**2 + 1 + own
-    assert counted.flops_video >= 2 * 128 * (width**2 + own // 2 * ("seq" in name))
+    assert counted.parameters == 2 * width**2 + 1 + temporal
+    assert counted.flops_video >= 2 * 128 * (width**2 + temporal // 2 * ("seq" in name))
     assert counted.flops_caption >= 2 * width**2

@@ -1,4 +1,4 @@
-"""HOVER: spaces, encoders and the model, against NumPy, each other, and at the edges."""
+"""HOVER: spaces, encoders and the model against NumPy, across spaces, and at the edges."""
 
 import functools
 
@@ -16,7 +16,7 @@ COUNT, FRAMES, WORDS, D, E = 5, 4, 6, 7, 3
 
 
 def small(**options):
-    """The configuration of a model of width 4."""
+    """Return the configuration of a model of width 4."""
     config = default("hover")
     config.data.update(visual_dim=D, text_dim=E, max_words=WORDS)
     config.trees.node_frames = FRAMES
@@ -26,7 +26,7 @@ def small(**options):
 
 
 def nodes_of(junk=0.0):
-    """Five nodes, of which the last has nothing; `junk` where frames or words are masked."""
+    """Return five nodes, the last one empty, with `junk` in masked frames and words."""
     rng = np.random.default_rng(0)
     frame_mask = np.arange(FRAMES)[None] < np.array([4, 2, 1, 3, 0])[:, None]
     word_mask = np.arange(WORDS)[None] < np.array([6, 1, 3, 2, 0])[:, None]
@@ -38,8 +38,8 @@ def nodes_of(junk=0.0):
 
 def _mobius_add(x, y, c):
     xy, xx, yy = x @ y, x @ x, y @ y
-    above = (1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y
-    return above / (1 + 2 * c * xy + c * c * xx * yy)
+    numerator = (1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y
+    return numerator / (1 + 2 * c * xy + c * c * xx * yy)
 
 
 def _exp0(v, c):
@@ -52,8 +52,8 @@ def test_lift_is_the_hyperbolic_linear_layer(c):
     rng = np.random.default_rng(0)
     tangent, bias = rng.normal(size=(2, 6, 3)).astype(np.float32) * 0.7
     ball = np.asarray(jax.jit(Space("poincare", curvature=c).lift)(tangent, bias))
-    for v, b, ours in zip(tangent.astype(float), bias.astype(float), ball, strict=True):
-        np.testing.assert_allclose(ours, _mobius_add(_exp0(v, c), _exp0(b, c), c), rtol=1e-5)
+    for v, b, lifted in zip(tangent.astype(float), bias.astype(float), ball, strict=True):
+        np.testing.assert_allclose(lifted, _mobius_add(_exp0(v, c), _exp0(b, c), c), rtol=1e-5)
     space = np.asarray(jax.jit(Space("lorentz", curvature=c).lift)(tangent, bias))
     expected = 2 * ball / (1 - c * np.sum(ball**2, -1, keepdims=True))
     np.testing.assert_allclose(space, expected, rtol=1e-4, atol=1e-5)
@@ -70,8 +70,9 @@ def _pairs(name, metric="distance", c=1.0):
 def test_ball_and_hyperboloid_have_equal_distances():
     (ball, p), (sheet, q) = _pairs("poincare", c=0.7), _pairs("lorentz", c=0.7)
     np.testing.assert_allclose(jax.jit(ball.norm)(p), jax.jit(sheet.norm)(q), rtol=1e-5)
-    one, other = jax.jit(ball.similarities)(p, p), jax.jit(sheet.similarities)(q, q)
-    np.testing.assert_allclose(one, other, atol=2e-5)
+    ball_similarities = jax.jit(ball.similarities)(p, p)
+    sheet_similarities = jax.jit(sheet.similarities)(q, q)
+    np.testing.assert_allclose(ball_similarities, sheet_similarities, atol=2e-5)
     np.testing.assert_allclose(jax.jit(angles)(p, p[0]), jax.jit(angles)(q, p[0]), atol=1e-6)
 
 
@@ -89,13 +90,13 @@ def test_search_vectors_rank_like_similarities(name, metric):
     np.testing.assert_array_equal(np.argsort(np.asarray(x @ y.T)), np.argsort(similar))
 
 
-def test_ball_can_be_limited_as_released():
-    far = np.full((1, 3), 9.0, np.float32)
+def test_lift_is_limited_to_max_radius():
+    tangent = np.full((1, 3), 9.0, np.float32)
     space = Space("poincare", max_radius=0.999)
-    lifted = jax.jit(space.lift)(far, 0 * far)
+    lifted = jax.jit(space.lift)(tangent, 0 * tangent)
     assert np.linalg.norm(lifted) == pytest.approx(0.999, rel=1e-6)
     sheet = Space("lorentz", max_radius=0.999)
-    norm = jax.jit(lambda far: sheet.norm(sheet.lift(far, 0 * far)))(far)
+    norm = jax.jit(lambda tangent: sheet.norm(sheet.lift(tangent, 0 * tangent)))(tangent)
     assert norm == pytest.approx(0.999, rel=1e-4)
 
 
@@ -105,7 +106,7 @@ def _angle(u, v):
 
 
 def _outside(name, x, y, c, k):
-    """Max(0, exterior angle − half aperture) in NumPy, by the direction of log_x(y)."""
+    """Return max(0, exterior angle − half aperture), by the direction of log_x(y)."""
     if name == "euclidean":
         return max(_angle(x, y - x) - np.arcsin(min(k / np.linalg.norm(x), 1)), 0)
     radius = np.sqrt(c) * np.linalg.norm(x)
@@ -120,19 +121,19 @@ def test_angles_outside_of_cones_equal_their_definition(name):
     rng = np.random.default_rng(4)
     ball = rng.normal(size=(2, 40, 3))
     ball *= rng.uniform(0.05, 0.9, (2, 40, 1)) / np.linalg.norm(ball, axis=-1, keepdims=True)
-    ball[1, :20] = ball[0, :20] * 1.2 + 0.05 * ball[1, :20]  # about behind: some are inside
+    ball[1, :20] = ball[0, :20] * 1.2 + 0.05 * ball[1, :20]  # some are inside the cone
     ball = ball.astype(np.float32)
-    rest = 1 - c * np.sum(ball**2, -1, keepdims=True)
-    points = (2 * ball / rest).astype(np.float32) if name == "lorentz" else ball
-    ours = np.asarray(jax.jit(space.outside_cone)(points[0], points[1], k))
+    gap = 1 - c * np.sum(ball**2, -1, keepdims=True)
+    points = (2 * ball / gap).astype(np.float32) if name == "lorentz" else ball
+    angles_outside = np.asarray(jax.jit(space.outside_cone)(points[0], points[1], k))
     want = [_outside(name, x, y, c, k) for x, y in zip(*ball.astype(float), strict=True)]
-    assert 5 < np.sum(ours == 0) < 35 and np.max(ours) > 1
+    assert 5 < np.sum(angles_outside == 0) < 35 and np.max(angles_outside) > 1
     # Angles in float32: the bound of `ops.cones`, and the steep arccos of this test.
-    np.testing.assert_allclose(ours, want, atol=5e-5)
+    np.testing.assert_allclose(angles_outside, want, atol=5e-5)
 
 
-def test_flat_cones_are_the_limit_of_the_balls():
-    # Both are conformal, and the curvature of so small a figure is not seen.
+def test_small_cones_of_the_ball_are_euclidean():
+    # Both are conformal, and so small a figure is nearly flat.
     size = 1e-3
     x, y = size * np.random.default_rng(5).normal(size=(2, 30, 3)).astype(np.float32)
     flat = jax.jit(Space("euclidean").outside_cone)(x, y, 0.5 * size)
@@ -161,7 +162,10 @@ EDGES = {
 def test_cone_angles_and_gradients_are_finite(name):
     space = Space(name)
     x, y = (np.array([case[k] for case in EDGES.values()], np.float32) for k in (0, 1))
-    total = lambda x, y: (space.outside_cone(x, y, 0.1).sum(), space.outside_cone(x, y, 0.1))
+
+    def total(x, y):
+        return (space.outside_cone(x, y, 0.1).sum(), space.outside_cone(x, y, 0.1))
+
     gradients, values = jax.jit(jax.grad(total, (0, 1), has_aux=True))(x, y)
     for k, (case, (*_, want)) in enumerate(EDGES.items()):
         assert np.isfinite(values[k]) and 0 <= values[k] <= np.float32(np.pi), case
@@ -177,9 +181,9 @@ NODES = nodes_of(junk=4.0)
 
 
 def _mean(x, mask):
-    """Means of real rows; 0 where there is none."""
+    """Return the mean of the real rows, or 0 without any."""
     pairs = zip(x, mask, strict=True)
-    return np.array([own[real].sum(0) / max(real.sum(), 1) for own, real in pairs])
+    return np.array([rows[real].sum(0) / max(real.sum(), 1) for rows, real in pairs])
 
 
 def _dense(params, x):
@@ -187,7 +191,7 @@ def _dense(params, x):
 
 
 def _lstm(cell, rows):
-    """The hidden states of a long short-term memory, by its equations."""
+    """Return the hidden states of an LSTM by its equations."""
     hidden = memory = np.zeros(len(cell["hi"]["bias"]))
     states = []
     for row in rows:
@@ -195,7 +199,10 @@ def _lstm(cell, rows):
             row @ np.float64(cell[f"i{gate}"]["kernel"]) + _dense(cell[f"h{gate}"], hidden)
             for gate in "ifgo"
         )
-        sigmoid = lambda x: 1 / (1 + np.exp(-x))
+
+        def sigmoid(x):
+            return 1 / (1 + np.exp(-x))
+
         memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
         hidden = sigmoid(o) * np.tanh(memory)
         states.append(hidden)
@@ -207,36 +214,36 @@ def _lstm(cell, rows):
 def test_video_is_the_mean_of_unit_frames(hidden_size):
     options = options_of(small(**{"model.hidden_size": hidden_size}))
     encoder = hover.VideoEncoder(options)
-    given = NODES.frames, NODES.frame_mask
-    params = jax.jit(encoder.init)(jax.random.key(0), *given)["params"]
-    ours = jax.jit(encoder.apply)({"params": params}, *given)
-    # Features as wide as the model have no input layer.
+    inputs = NODES.frames, NODES.frame_mask
+    params = jax.jit(encoder.init)(jax.random.key(0), *inputs)["params"]
+    encoded = jax.jit(encoder.apply)({"params": params}, *inputs)
+    # Features as wide as the model need no input layer.
     assert ("input" in params) == (hidden_size != D)
-    x = _dense(params["input"], given[0]) if "input" in params else np.float64(given[0])
+    x = _dense(params["input"], inputs[0]) if "input" in params else np.float64(inputs[0])
     cell = params["recurrent"]
     assert all(np.abs(x).max() <= hidden_size**-0.5 for x in jax.tree.leaves(cell))
     x = x + np.stack([_lstm(cell, row) for row in x])
-    expected = _mean(x / np.linalg.norm(x, axis=-1, keepdims=True), given[1])
-    np.testing.assert_allclose(ours, expected, atol=2e-6)
+    expected = _mean(x / np.linalg.norm(x, axis=-1, keepdims=True), inputs[1])
+    np.testing.assert_allclose(encoded, expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("hidden_size", [4, E])
 def test_given_sentences_are_averaged_and_resized(hidden_size):
     options = options_of(small(**{"model.hidden_size": hidden_size, "model.text_encoder": "given"}))
     encoder = hover.TextEncoder(options)
-    given = NODES.words, NODES.word_mask
-    variables = jax.jit(encoder.init)(jax.random.key(0), *given)
-    expected = _mean(*given)
+    inputs = NODES.words, NODES.word_mask
+    variables = jax.jit(encoder.init)(jax.random.key(0), *inputs)
+    expected = _mean(*inputs)
     if hidden_size == E:
         assert "params" not in variables
     else:
         expected = _dense(variables["params"]["input"], expected)
-    np.testing.assert_allclose(encoder.apply(variables, *given), expected, atol=2e-6)
+    np.testing.assert_allclose(encoder.apply(variables, *inputs), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("text_encoder", ["mean", "attention"])
 def test_repeated_word_equals_the_single_word(text_encoder):
-    # A text of one word: an average, and an attention without other words, is that word's feature.
+    # The average of one word, and attention over it, is the feature of the word.
     options = options_of(small(**{"model.text_encoder": text_encoder}))
     encoder = hover.TextEncoder(options)
     words = np.array(NODES.words)
@@ -245,9 +252,9 @@ def test_repeated_word_equals_the_single_word(text_encoder):
     words[1] = words[0]
     words[1, 1:] = 9.0
     variables = jax.jit(encoder.init)(jax.random.key(0), words, mask)
-    ours = np.asarray(jax.jit(encoder.apply)(variables, words, mask))
-    np.testing.assert_array_equal(ours[0], ours[1])
-    assert np.any(ours[0] != ours[2])
+    encoded = np.asarray(jax.jit(encoder.apply)(variables, words, mask))
+    np.testing.assert_array_equal(encoded[0], encoded[1])
+    assert np.any(encoded[0] != encoded[2])
 
 
 # The model.
@@ -257,8 +264,13 @@ def test_repeated_word_equals_the_single_word(text_encoder):
 def _program(text_encoder, lift="unit"):
     config = small(**{"model.text_encoder": text_encoder, "model.lift": lift})
     model = hover.build(config)
-    run = lambda params, nodes: model.apply({"params": params}, nodes)
-    value = lambda params, nodes: sum(jnp.sum(x[:4] ** 2) for x in run(params, nodes))
+
+    def run(params, nodes):
+        return model.apply({"params": params}, nodes)
+
+    def value(params, nodes):
+        return sum(jnp.sum(x[:4] ** 2) for x in run(params, nodes))
+
     return hover.init_params(config), jax.jit(run), jax.jit(jax.grad(value))
 
 
@@ -266,15 +278,15 @@ def _program(text_encoder, lift="unit"):
 @pytest.mark.parametrize("text_encoder", ["given", "mean", "attention"])
 def test_masked_inputs_have_no_effect(text_encoder):
     params, run, gradient = _program(text_encoder)
-    one, other = run(params, nodes_of()), run(params, nodes_of(junk=7.0))
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:4], b[:4]), one, other)
-    assert all(np.all(np.isfinite(x)) and np.all(np.linalg.norm(x, axis=-1) < 1) for x in one)
+    points, points_with_junk = run(params, nodes_of()), run(params, nodes_of(junk=7.0))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:4], b[:4]), points, points_with_junk)
+    assert all(np.all(np.isfinite(x)) and np.all(np.linalg.norm(x, axis=-1) < 1) for x in points)
     for x in jax.tree.leaves(gradient(params, nodes_of())):  # node 4 has no frame and no word
         assert np.all(np.isfinite(x))
 
 
 @pytest.mark.slow  # it takes seconds
-def test_unit_features_start_on_one_sphere():
+def test_lift_by_radius_puts_unit_features_on_a_sphere():
     params, run, _ = _program("given", "radius")
     nodes = nodes_of()
     for points in run(params, nodes):
@@ -289,7 +301,10 @@ def test_unit_features_start_on_one_sphere():
 
 def test_released_factor_scales_gradients_only():
     x = np.array([[0.6, -0.8, 0.0]], np.float32)
-    scaled = lambda x: hover.as_parameter_of_the_ball(x, 1.0)
+
+    def scaled(x):
+        return hover.as_parameter_of_the_ball(x, 1.0)
+
     np.testing.assert_array_equal(scaled(x), x)
     gradient = jax.grad(lambda x: jnp.sum(scaled(x)))(x)
     # ((1 - tanh²(1)) / 2)², 0.044 at the radius of unit features.
@@ -302,7 +317,7 @@ def _initial(**options):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_layers_start_as_the_identity_or_as_released():
+def test_hyperbolic_layers_start_as_identity_or_kaiming():
     params = hover.init_params(small(**{"model.hyperbolic_dim": 3}))
     layer = params["video_lift"]["hyperbolic"]
     np.testing.assert_array_equal(layer["matrix"], np.eye(3, 4))
@@ -322,9 +337,17 @@ def test_learned_scale_stays_within_its_limit():
 
 
 def test_another_seed_draws_other_parameters():
-    one, other = _initial(), _initial(seed=8)
-    drawn = lambda params: (
-        params["direction"],
-        jax.tree.leaves(params["video_encoder"]["recurrent"])[0],
+    first_params, second_params = _initial(), _initial(seed=8)
+
+    def random_parameters(params):
+        return (
+            params["direction"],
+            jax.tree.leaves(params["video_encoder"]["recurrent"])[0],
+        )
+
+    assert all(
+        np.any(x != y)
+        for x, y in zip(
+            random_parameters(first_params), random_parameters(second_params), strict=True
+        )
     )
-    assert all(np.any(x != y) for x, y in zip(drawn(one), drawn(other), strict=True))

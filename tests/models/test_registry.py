@@ -1,4 +1,4 @@
-"""Every model: its options, parameters, description and cost."""
+"""Options, parameters, description and cost of every model."""
 
 import functools
 import itertools
@@ -21,38 +21,41 @@ from hlformer_jax.ops import windows
 from hlformer_jax.training import prvr
 from hlformer_jax.typing import Batch
 
-# CLIP4Clip has neither branches nor blocks: test_clip4clip.py.
+# CLIP4Clip has neither branches nor blocks; see test_clip4clip.py.
 MODELS = [name for name in models.MODELS if "clip4clip" not in name]
 
 
 # test_parity.py has every gradient of the released models.
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", ["dynamic", "weighted", "shared curvature"])
-def test_gradients_are_finite_and_reach_the_parameters_of_an_option(name):
+def test_gradients_reach_the_parameters_of_an_option(name):
     params, (value, computed), gradient = tiny.value_and_gradient(name)
     config = tiny.case(name)
     assert set(computed) == set(prvr.active_terms(config, models.build(config)))
     assert np.isfinite(value)
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
-    own = {
+    path = {
         "dynamic": ("weight_token",),
         "weighted": ("clip_branch", "fusion", "logits"),
         "shared curvature": ("attention_curv",),
     }[name]
-    for key in own:
+    for key in path:
         params, gradient = params[key], gradient[key]
     assert np.any(np.asarray(gradient) != 0)
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")  # which some of JAX's rules ask for
-# Sums of about 1e4 terms, with a rounding of eps each that is as often up as down; both directions
-# round gradients to bfloat16 at other places.
+# Sums of about 1e4 terms, each rounded by eps up or down; the two directions round gradients to
+# bfloat16 at different places.
 @pytest.mark.parametrize(("compute", "tolerance"), [("float32", 1e-6), ("bfloat16", 2**-7)])
 def test_derivatives_in_forward_mode(compute, tolerance):
     config, batch = tiny.config(dtype=compute), tiny.batch()
     params = tiny.params(config)
-    loss = lambda params: tiny.loss(config, params, batch)[0]
+
+    def loss(params):
+        return tiny.loss(config, params, batch)[0]
+
     draw = np.random.default_rng(1).normal
     change = jax.tree.map(lambda x: draw(size=x.shape).astype(np.float32), params)
     _, forward = jax.jit(functools.partial(jax.jvp, loss))((params,), (change,))
@@ -72,16 +75,18 @@ def test_gradients_in_shard_map(compute):
     model, videos, params = models.build(config), tiny.batch().videos, tiny.params(config)
 
     def slope(params, videos):
-        total = lambda params: jnp.sum(models.encode_video(model, params, videos).clips ** 3)
+        def total(params):
+            return jnp.sum(models.encode_video(model, params, videos).clips ** 3)
+
         return jax.grad(total)(params)
 
-    whole = jax.sharding.PartitionSpec()
+    replicated = jax.sharding.PartitionSpec()
     mesh = jax.make_mesh((1,), ("videos",), axis_types=(jax.sharding.AxisType.Auto,))
-    specs = whole, jax.sharding.PartitionSpec("videos")
-    parts = jax.shard_map(slope, mesh=mesh, in_specs=specs, out_specs=whole)
+    specs = replicated, jax.sharding.PartitionSpec("videos")
+    parts = jax.shard_map(slope, mesh=mesh, in_specs=specs, out_specs=replicated)
     expected = jax.jit(slope)(params, videos)
     for a, b in zip(*map(jax.tree.leaves, (jax.jit(parts)(params, videos), expected)), strict=True):
-        # bfloat16 has 8 bits, and the products are rounded elsewhere.
+        # bfloat16 has 8 bits, and products are rounded at different places.
         error = 1e-5 if compute == "float32" else 0.02
         np.testing.assert_allclose(a, b, rtol=error, atol=error * np.max(np.abs(b)))
 
@@ -100,10 +105,12 @@ def test_gradients_on_an_explicit_mesh(parts):
         return jnp.sum(models.encode_video(model, params, videos, parts=parts).clips ** 3)
 
     mesh = jax.make_mesh((1,), ("videos",), axis_types=(jax.sharding.AxisType.Explicit,))
-    whole, split = (jax.sharding.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("videos",)))
+    replicated, split = (
+        jax.sharding.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("videos",))
+    )
     expected = slope(params, videos)
     with jax.set_mesh(mesh):
-        actual = slope(*jax.device_put((params, videos), (whole, split)))
+        actual = slope(*jax.device_put((params, videos), (replicated, split)))
     for a, b in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.max(np.abs(b)))
 
@@ -117,7 +124,7 @@ def test_gradients_on_an_explicit_mesh(parts):
         ("highest", "bfloat16", None),
     ],
 )
-def test_products_have_the_precision_of_the_configuration(precision, dtype, setting):
+def test_products_have_the_configured_precision(precision, dtype, setting):
     config = tiny.config(precision=precision, dtype=dtype)
     model = models.build(config)
     params = jax.eval_shape(lambda: models.init_params(model, config))
@@ -132,7 +139,7 @@ def test_products_have_the_precision_of_the_configuration(precision, dtype, sett
 
 
 @pytest.mark.slow  # it takes seconds
-def test_products_of_hover_have_the_precision_of_the_configuration():
+def test_hover_products_have_the_configured_precision():
     config = load("hover", "activitynet-debug")
     model, nodes = hover.build(config), hover.zero_nodes(config)
     params = jax.eval_shape(lambda: hover.init_params(config))
@@ -140,7 +147,7 @@ def test_products_of_hover_have_the_precision_of_the_configuration():
 
 
 def _check_products(function, params, inputs, setting):
-    """Checks that no product has JAX's default precision where another is set."""
+    """Check that no product has the default precision of JAX if the configuration sets one."""
     program = str(jax.make_jaxpr(function)(params, inputs))
     products = re.findall(r"dot_general\[.*?\]\s", program, re.DOTALL)
     default = [x for x in products if "precision=" not in x]
@@ -151,34 +158,40 @@ def _check_products(function, params, inputs, setting):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("kind", blocks.FUSIONS)
-def test_any_combination_of_options_can_be_traced(model, kind):
-    """Shapes alone; every model with every aggregation, the rest drawn among what makes sense."""
-    drawn = random.Random(f"{model} {kind}")
-    either = lambda *options: drawn.choice(options)
-    lorentz = either(0, 1)
-    branches = either((True, True), (True, False), (False, True))
-    chosen = {
+def test_every_combination_of_options_can_be_traced(model, kind):
+    """Trace every model with every aggregation; the remaining options are drawn at random."""
+    rng = random.Random(f"{model} {kind}")
+
+    def choose(*choices):
+        return rng.choice(choices)
+
+    lorentz = choose(0, 1)
+    branches = choose((True, True), (True, False), (False, True))
+    options = {
         "model.name": model,
         "model.fusion": kind,
         "model.lorentz_blocks": lorentz,
-        "model.euclidean_blocks": either(1, 2) if lorentz == 0 else either(0, 2),
-        "model.window": either(*windows.KINDS),
+        "model.euclidean_blocks": choose(1, 2) if lorentz == 0 else choose(0, 2),
+        "model.window": choose(*windows.KINDS),
         "model.gaze": branches[0],
         "model.glance": branches[1],
-        "model.video_level": either(branches[0], False) and model not in ("ms_sl", "dl_dkd"),
+        "model.video_level": choose(branches[0], False) and model not in ("ms_sl", "dl_dkd"),
         "model.dropout": 0.1,
-        "loss.optimal_matching": either(0.0, 0.1) if branches[1] else 0.0,
-        "loss.partial_order": either(0.0, 0.1) if model == "hlformer" else 0.0,
-        "loss.diversity_form": either("pairs", "captions"),
+        "loss.optimal_matching": choose(0.0, 0.1) if branches[1] else 0.0,
+        "loss.partial_order": choose(0.0, 0.1) if model == "hlformer" else 0.0,
+        "loss.diversity_form": choose("pairs", "captions"),
     }
     if lorentz:
-        chosen["model.lorentz_window"] = either("released", "corrected")
-        chosen["model.head_merge"] = either("released", "hyperboloid")
-        chosen["model.block_curvature"] = either("fixed", "shared")
-    config = tiny.config(**chosen)
+        options["model.lorentz_window"] = choose("released", "corrected")
+        options["model.head_merge"] = choose("released", "hyperboloid")
+        options["model.block_curvature"] = choose("fixed", "shared")
+    config = tiny.config(**options)
     check(config)
     params = jax.eval_shape(lambda: models.init_params(models.build(config), config))
-    loss = lambda p: tiny.loss(config, p, tiny.batch(), jax.random.key(0))[0]
+
+    def loss(p):
+        return tiny.loss(config, p, tiny.batch(), jax.random.key(0))[0]
+
     assert jax.eval_shape(loss, params).shape == ()
 
 
@@ -200,8 +213,8 @@ def test_blocks_of_a_bank_start_different():
     kernel = bank["euclidean"]["attention"]["query"]["kernel"]
     assert not np.array_equal(kernel[0], kernel[1])
     # N(0, 0.02), as released.
-    everything = bank["euclidean"]["output"]["layer1"]["kernel"]
-    assert 0.015 < np.std(everything) < 0.025
+    weights = bank["euclidean"]["output"]["layer1"]["kernel"]
+    assert 0.015 < np.std(weights) < 0.025
 
 
 def test_scalars_are_clamped_to_declared_bounds():
@@ -232,45 +245,50 @@ def test_default_widths_are_the_released_ones():
 )
 def test_encoding_in_parts_keeps_loss_and_gradient(name):
     _, (value, _), gradient = tiny.value_and_gradient(name)
-    _, (other, _), in_parts = tiny.value_and_gradient(name, tiny.VIDEOS)
-    # Sums are taken in another order: rounding of float32 through a network.
-    np.testing.assert_allclose(other, value, rtol=1e-5)
-    for one, several in zip(*map(jax.tree.leaves, (gradient, in_parts)), strict=True):
-        np.testing.assert_allclose(several, one, rtol=0, atol=1e-4 * np.abs(one).max() + 1e-6)
+    _, (value_in_parts, _), in_parts = tiny.value_and_gradient(name, tiny.VIDEOS)
+    # Sums have a different order: float32 rounding through a network.
+    np.testing.assert_allclose(value_in_parts, value, rtol=1e-5)
+    for expected, actual in zip(*map(jax.tree.leaves, (gradient, in_parts)), strict=True):
+        np.testing.assert_allclose(
+            actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max() + 1e-6
+        )
 
 
 # Description and cost.
 
 
 @pytest.mark.slow  # it takes seconds
-def test_parameters_may_be_numpy_constants():
+def test_numpy_parameters_may_be_constants_of_a_program():
     config = tiny.config(**tiny.EUCLIDEAN, **tiny.ONE_BRANCH)
     model, params = models.build(config), jax.tree.map(np.asarray, tiny.params(config))
     videos = models.zero_batch(config).videos
-    held = jax.jit(lambda videos: models.encode_video(model, params, videos))(videos)
-    given = jax.jit(models.encode_video)(model, params, videos)
-    np.testing.assert_allclose(held.clips, given.clips, atol=1e-6)
+    from_constants = jax.jit(lambda videos: models.encode_video(model, params, videos))(videos)
+    from_arguments = jax.jit(models.encode_video)(model, params, videos)
+    np.testing.assert_allclose(from_constants.clips, from_arguments.clips, atol=1e-6)
 
 
 def test_description_is_json_without_free_fields():
     fields = describe(tiny.config())
     assert json.loads(json.dumps(fields)) == fields
     assert fields == describe(tiny.config(**{"model.dropout": 0.5, "model.clip_weight": 0.1}))
-    for other in ({"model.hidden_size": 12}, {"data.max_words": 5}, {"model.fusion": "mean"}):
-        assert describe(tiny.config(**other)) != fields
+    for options in ({"model.hidden_size": 12}, {"data.max_words": 5}, {"model.fusion": "mean"}):
+        assert describe(tiny.config(**options)) != fields
 
 
 def test_equal_widths_have_equal_meaning():
-    means = lambda **options: meaning(describe(tiny.config(**options)))
+    def means(**options):
+        return meaning(describe(tiny.config(**options)))
+
     assert means() == means(**{"model.euclidean_widths": (0.0, 2.0)})
     assert means(**{"model.lorentz_widths": (3.0,)}) == means(
         **{"model.lorentz_widths": (3.0, 3.0)}
     )
     assert means() != means(**{"model.euclidean_widths": (0.0, 4.0)})
-    # MS-SL's one block without a window, which converted checkpoints write as [0.0].
-    one = {"model.euclidean_blocks": 1, "model.lorentz_blocks": 0}
-    assert means(**one) == means(**one, **{"model.euclidean_widths": (0.0,)})
-    assert means(**one) == means(**one, **{"model.lorentz_dim": 3})  # of no block
+    # The single block of MS-SL has no window; converted checkpoints have the width [0.0].
+    single_block = {"model.euclidean_blocks": 1, "model.lorentz_blocks": 0}
+    assert means(**single_block) == means(**single_block, **{"model.euclidean_widths": (0.0,)})
+    # Without a Lorentz block its width has no meaning.
+    assert means(**single_block) == means(**single_block, **{"model.lorentz_dim": 3})
     assert means() != means(**{"model.lorentz_dim": 3})
 
 
@@ -294,7 +312,10 @@ def test_parameters_and_products_equal_a_count_by_hand():
     counted = cost(tiny.config(**PLAIN))
     h, norm = 32, 2 * 32
     block = 3 * _dense(h, h) + _dense(h, 4 * h) + _dense(4 * h, h) + 2 * norm
-    branch = lambda width, positions: 2 * width + _dense(width, h) + positions * h + norm + block
+
+    def branch(width, positions):
+        return 2 * width + _dense(width, h) + positions * h + norm + block
+
     # The query's encoder pools its words by one vector.
     assert counted.parameters == branch(48, tiny.FRAMES) + branch(24, tiny.WORDS) + h
 
@@ -303,32 +324,39 @@ def test_parameters_and_products_equal_a_count_by_hand():
         return 2 * rows * (width * h + inner)
 
     video, caption = products(tiny.CLIPS, 48), products(tiny.WORDS, 24) + 4 * tiny.WORDS * h
-    # Beside products there are normalisation and softmax: tens of operations an element.
+    # Normalisation and softmax add tens of operations per element.
     assert 1 <= counted.flops_video / video < 1.2
     assert 1 <= counted.flops_caption / caption < 1.2
 
 
 def test_parts_of_a_batch_do_not_change_the_count():
-    other = tiny.config(**PLAIN, **{"train.encode_parts": 4})
-    assert cost(other) == cost(tiny.config(**PLAIN))
-    assert other.train.encode_parts == 4
+    config = tiny.config(**PLAIN, **{"train.encode_parts": 4})
+    assert cost(config) == cost(tiny.config(**PLAIN))
+    assert config.train.encode_parts == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hlformer", "dl_dkd"])
 def test_padding_changes_neither_loss_nor_gradient(float64, name):
-    # With dropout, whose masks are not to move either.
+    # With dropout, whose masks must not move either.
     drop = {"model.dropout": 0.2, "model.input_dropout": 0.2, "model.glance": False}
     config = tiny.case(name) if name in tiny.CASES else tiny.config(**drop)
     config.dtype = "float64"
     with jax.numpy_dtype_promotion("standard"):
         params = jax.tree.map(lambda x: x.astype(np.float64), tiny.params(config))
-        batch = tiny.batch(dtype=np.float64, taught=config.data.teacher_dim > 0)
-        pad = lambda n: lambda x: np.concatenate([x, np.zeros((n, *x.shape[1:]), x.dtype)])
+        batch = tiny.batch(dtype=np.float64, with_teacher=config.data.teacher_dim > 0)
+
+        def pad(n):
+            return lambda x: np.concatenate([x, np.zeros((n, *x.shape[1:]), x.dtype)])
+
         padded = Batch(*(jax.tree.map(pad(n), part) for part, n in zip(batch, (2, 4), strict=True)))
-        loss = lambda p, b: tiny.loss(config, p, b, jax.random.key(5))[0]
+
+        def loss(p, b):
+            return tiny.loss(config, p, b, jax.random.key(5))[0]
+
         both = jax.jit(jax.value_and_grad(loss))
-        (value, gradient), (other, others) = both(params, batch), both(params, padded)
-    np.testing.assert_allclose(other, value, rtol=1e-12)
-    for one, padded in zip(*map(jax.tree.leaves, (gradient, others)), strict=True):
-        np.testing.assert_allclose(padded, one, rtol=1e-8, atol=1e-12)
+        value, gradient = both(params, batch)
+        padded_value, padded_gradient = both(params, padded)
+    np.testing.assert_allclose(padded_value, value, rtol=1e-12)
+    for expected, padded in zip(*map(jax.tree.leaves, (gradient, padded_gradient)), strict=True):
+        np.testing.assert_allclose(padded, expected, rtol=1e-8, atol=1e-12)

@@ -1,4 +1,4 @@
-"""The models of two branches: what they share, HLFormer's options and invariants, DL-DKD."""
+"""Models of two branches: common behaviour, options and invariants of HLFormer, DL-DKD."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ from hlformer_jax.models.dl_dkd import repeat_first
 from hlformer_jax.retrieval import scoring
 from hlformer_jax.training import prvr
 
-# What the models share
+# Common behaviour
 
 
 CONFIG, BATCH = tiny.config(), tiny.batch()
@@ -29,7 +29,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def encode(params):
-    """One program for all tests of this file."""
+    """Return one encoding program for all tests of this file."""
     model = models.build(CONFIG)
     return jax.jit(lambda videos: models.encode_video(model, params, videos))
 
@@ -46,7 +46,7 @@ def test_permuted_batch_permutes_its_encodings(encode):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_padded_frames_are_zero_and_words_do_not_matter(encode, params):
+def test_padded_frames_are_zero_and_padded_words_ignored(encode, params):
     encoded = encode(BATCH.videos)
     assert not np.any(np.asarray(encoded.frames)[~BATCH.videos.frame_mask])
     words = np.array(BATCH.captions.words)
@@ -60,42 +60,35 @@ def test_padded_frames_are_zero_and_words_do_not_matter(encode, params):
 
 @pytest.mark.slow  # it takes seconds
 def test_bfloat16_stays_close_to_float32(encode, params):
-    half = tiny.config(dtype="bfloat16")
+    config = tiny.config(dtype="bfloat16")
     exact = encode(BATCH.videos)
-    # Flax's layer norm asks JAX for the promotion of bfloat16 and float32.
+    # The layer norm of Flax needs the promotion of bfloat16 to float32.
     with jax.numpy_dtype_promotion("standard"):
-        assert {x.dtype for x in jax.tree.leaves(tiny.params(half))} == {jnp.dtype("float32")}
-        model = models.build(half)
-        ours = jax.jit(lambda v: models.encode_video(model, params, v))(BATCH.videos)
-    assert ours.frames.dtype == jnp.float32
-    # bfloat16 has 8 bits: 2^-8 an operation, on outputs of a layer norm, of size 1. Measured: 0.012
-    # and 0.016; one bit less in the weights alone gives 0.027.
-    np.testing.assert_allclose(ours.clips, exact.clips, atol=0.02)
-    np.testing.assert_allclose(ours.frames, exact.frames, atol=0.02)
+        assert {x.dtype for x in jax.tree.leaves(tiny.params(config))} == {jnp.dtype("float32")}
+        model = models.build(config)
+        encoded = jax.jit(lambda v: models.encode_video(model, params, v))(BATCH.videos)
+    assert encoded.frames.dtype == jnp.float32
+    # bfloat16 has 8 bits: 2^-8 per operation, on layer norm outputs of size 1. Measured: 0.012 and
+    # 0.016; weights with one bit less give 0.027.
+    np.testing.assert_allclose(encoded.clips, exact.clips, atol=0.02)
+    np.testing.assert_allclose(encoded.frames, exact.frames, atol=0.02)
 
 
-def test_proposals_are_the_means_of_all_windows():
+def test_proposals_are_window_means_by_length_then_start():
     clips = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
-    ours = np.asarray(ms_sl.sliding_means(clips))
+    means = np.asarray(ms_sl.sliding_means(clips))
     expected = [
         clips[:, start : start + size].mean(axis=1)
         for size in range(1, 6)
         for start in range(5 - size + 1)
     ]
-    np.testing.assert_allclose(ours, np.stack(expected, axis=1), rtol=1e-5, atol=1e-6)
-
-
-def test_proposals_are_ordered_by_length_then_start():
-    starts, ends = ms_sl.proposals(3)
-    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [
-        (0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 3),
-    ]  # fmt: skip
+    np.testing.assert_allclose(means, np.stack(expected, axis=1), rtol=1e-5, atol=1e-6)
 
 
 # HLFormer
 
 
-# What sets the branches apart is under test elsewhere, and one of them compiles in half the time.
+# One branch compiles in half the time; other tests compare the branches.
 ONE_BRANCH = {"model.glance": False}
 OPTIONS = {
     "in the released data": {},
@@ -123,7 +116,10 @@ OPTIONS = {
 def _value_and_gradient(name):
     config, batch = tiny.config(**OPTIONS[name]), tiny.batch()
     params = tiny.params(config)
-    loss = lambda params: tiny.loss(config, params, batch)
+
+    def loss(params):
+        return tiny.loss(config, params, batch)
+
     return params, *jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
@@ -135,16 +131,16 @@ def test_every_option_has_finite_gradients_and_changes_the_loss(name):
     assert set(terms) == set(prvr.active_terms(config, models.build(config)))
     assert np.isfinite(value)
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
-    values = {other: float(_value_and_gradient(other)[1][0]) for other in OPTIONS}
-    same = [other for other in OPTIONS if values[other] == values[name]]
-    assert same == [name]
+    values = {option: float(_value_and_gradient(option)[1][0]) for option in OPTIONS}
+    equal_options = [option for option in OPTIONS if values[option] == values[name]]
+    assert equal_options == [name]
     branches = {"clip_branch": config.model.glance, "frame_branch": config.model.gaze}
     for branch, on in branches.items():
         assert (branch in params) == on
 
 
 @pytest.mark.slow  # it takes seconds
-def test_gradients_stay_finite_when_dropout_removes_whole_points():
+def test_gradients_are_finite_when_dropout_removes_points():
     config = tiny.config(**ONE_BRANCH, **{"model.dropout": 0.9, "model.input_dropout": 0.9})
     params = tiny.params(config)
     batch = tiny.batch()
@@ -160,27 +156,33 @@ def test_gradients_stay_finite_when_dropout_removes_whole_points():
 
 @pytest.mark.slow
 def test_bfloat16_changes_losses_by_rounding_alone():
-    config, half, batch = tiny.config(), tiny.config(dtype="bfloat16"), tiny.batch()
+    config, bfloat16_config, batch = tiny.config(), tiny.config(dtype="bfloat16"), tiny.batch()
     with jax.numpy_dtype_promotion("standard"):
         params = tiny.params(config)
-        loss = lambda c: jax.value_and_grad(lambda p: tiny.loss(c, p, batch), has_aux=True)
+
+        def loss(c):
+            return jax.value_and_grad(lambda p: tiny.loss(c, p, batch), has_aux=True)
+
         (_, exact), gradient = jax.jit(loss(config))(params)
-        (_, terms), rounded = jax.jit(loss(half))(params)
+        (_, terms), rounded = jax.jit(loss(bfloat16_config))(params)
     for name, value in terms.items():
         assert value.dtype == jnp.float32
         np.testing.assert_allclose(value, exact[name], rtol=2**-8, err_msg=name)
-    one, other = (
+    exact_slopes, rounded_slopes = (
         np.concatenate([np.ravel(x) for x in jax.tree.leaves(g)]) for g in (gradient, rounded)
     )
-    # Through a dozen layers there and back, each 2^-8: measured 0.047 of the norm.
-    assert np.linalg.norm(other - one) < 0.1 * np.linalg.norm(one)
+    # A dozen layers forward and backward, 2^-8 each. Measured: 0.047 of the norm.
+    assert np.linalg.norm(rounded_slopes - exact_slopes) < 0.1 * np.linalg.norm(exact_slopes)
 
 
 def test_lift_is_limited_and_its_gradient_finite():
     c = jnp.asarray(1.0)
-    far = jnp.full((1, 4), 1e3)
-    total = lambda u: (jnp.sum(hlformer.lift(u, c)), hlformer.lift(u, c))
-    gradient, point = jax.jit(jax.grad(total, has_aux=True))(far)
+    tangent = jnp.full((1, 4), 1e3)
+
+    def total(u):
+        return (jnp.sum(hlformer.lift(u, c)), hlformer.lift(u, c))
+
+    gradient, point = jax.jit(jax.grad(total, has_aux=True))(tangent)
     space = np.linalg.norm(point[0, 1:])
     np.testing.assert_allclose(space, hlformer.MAX_SINH, rtol=1e-4)
     assert np.all(np.isfinite(gradient))
@@ -188,7 +190,7 @@ def test_lift_is_limited_and_its_gradient_finite():
 
 @jax.jit
 def _order_loss(videos, captions, c):
-    """The partial-order loss of tangents, and its gradients."""
+    """Return the partial-order loss of tangent vectors, and its gradients."""
     pairs = retrieval.Pairs(np.array([0, 0, 1, 2, 2], np.int32), np.ones(5, bool), np.ones(3, bool))
 
     def loss(videos, captions, c):
@@ -213,7 +215,7 @@ def test_lift_and_loss_are_finite_at_any_curvature():
 
 @functools.cache
 def _encoder(off=""):
-    """A configuration, and the program that encodes the captions and videos with its model."""
+    """Return a configuration, and a program that encodes the captions and videos."""
     config = tiny.case("dl_dkd")
     if off:
         config.model[off] = False
@@ -239,27 +241,27 @@ def test_padded_frames_repeat_the_first_frame():
     for branch in videos:
         first = np.broadcast_to(np.asarray(branch)[:, :1], branch.shape)
         np.testing.assert_array_equal(np.asarray(branch)[~mask], first[~mask])
-    for name, half, branch in zip(
+    for name, query, branch in zip(
         ("clip_cosine", "frame_cosine"),
         np.split(np.asarray(queries), 2, axis=-1),
         videos,
         strict=True,
     ):
-        unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (half, np.asarray(branch))]
+        unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, np.asarray(branch))]
         cosines = np.einsum("qh,vlh->qvl", *unit)
-        expected = np.where(mask[None], cosines, -np.inf).max(-1)  # over real frames alone
+        expected = np.where(mask[None], cosines, -np.inf).max(-1)  # over real frames only
         np.testing.assert_allclose(getattr(similar, name), expected, atol=1e-6)
 
 
-def test_content_of_padded_frames_does_not_matter():
+def test_content_of_padded_frames_is_ignored():
     _, encode = _encoder()
     frames = np.where(BATCH.videos.frame_mask[..., None], BATCH.videos.frames, np.float32(9))
-    for one, other in zip(
+    for actual, changed in zip(
         jax.tree.leaves(encode(BATCH.videos)),
         jax.tree.leaves(encode(BATCH.videos._replace(frames=frames))),
         strict=True,
     ):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(actual, changed, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow  # it takes seconds
@@ -275,7 +277,10 @@ def test_single_branch_has_one_sentence_embedding(off):
 def test_gradient_of_a_repeated_frame_goes_to_the_first():
     mask = np.array([[True, True, False, False]])
     encoded = np.array([[[2.0], [1.0], [9.0], [9.0]]], np.float32)
-    largest = lambda x: repeat_first(x, mask).max()
+
+    def largest(x):
+        return repeat_first(x, mask).max()
+
     assert largest(encoded) == 2
     np.testing.assert_allclose(jax.grad(largest)(encoded)[0, :, 0], [1, 0, 0, 0], atol=1e-6)
 
@@ -284,25 +289,27 @@ def test_gradient_of_a_repeated_frame_goes_to_the_first():
 def test_printed_divisor_and_curvature_are_constants():
     fixed = tiny.config(**{"model.lorentz_divisor": "fixed", "model.learned_curvature": False})
     learned, params = tiny.params(tiny.config()), tiny.params(fixed)
-    gone = _names(learned) - _names(params)
-    assert _names(params) < _names(learned) and any("curv" in name for name in gone)
-    assert all(name.endswith(("['scale']", "['bias']", "['curv']")) for name in gone)
-    # With the constants in their place the learned ones give the same.
+    constants = _names(learned) - _names(params)
+    assert _names(params) < _names(learned) and any("curv" in name for name in constants)
+    assert all(name.endswith(("['scale']", "['bias']", "['curv']")) for name in constants)
+    # Learned parameters that equal the constants give the same encodings.
     divisor = np.sqrt(np.float32(fixed.model.lorentz_dim + 1))
 
     def constant(path, x):
         name = jax.tree_util.keystr(path)
         value = divisor if name.endswith("['scale']") else 0.0
-        return np.full_like(x, value) if name in gone else x
+        return np.full_like(x, value) if name in constants else x
 
     learned = jax.tree_util.tree_map_with_path(constant, learned)
-    same = jax.tree_util.tree_map_with_path(lambda path, _: _at(learned, path), params)
+    shared_params = jax.tree_util.tree_map_with_path(lambda path, _: _at(learned, path), params)
     batch, model = tiny.batch(), models.build(fixed)
-    videos = models.encode_video(model, same, batch.videos)
+    videos = models.encode_video(model, shared_params, batch.videos)
     expected = models.encode_video(models.build(tiny.config()), learned, batch.videos)
     np.testing.assert_allclose(videos.clips, expected.clips, atol=1e-5)
-    queries = models.encode_query(model, same, batch.captions)
-    assert float(models.lift(model, same, videos, queries).curvature) == fixed.model.curvature
+    queries = models.encode_query(model, shared_params, batch.captions)
+    assert (
+        float(models.lift(model, shared_params, videos, queries).curvature) == fixed.model.curvature
+    )
 
 
 def _names(tree):

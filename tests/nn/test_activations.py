@@ -16,7 +16,7 @@ C = 0.7
 ROOT = np.sqrt(C)
 U = np.random.default_rng(0).normal(size=(5, 4))
 """Tangent vectors at the origin, of the hyperboloid."""
-FUNCTIONS = {  # of JAX, and NumPy's own
+FUNCTIONS = {  # in JAX and in NumPy
     "relu": (jax.nn.relu, lambda u: np.maximum(u, 0)),
     "tanh": (jnp.tanh, np.tanh),
     "gelu": (lambda u: jax.nn.gelu(u, approximate=False), lambda u: u * (1 + erf(u / 2**0.5)) / 2),
@@ -29,7 +29,7 @@ def space_components(u):
 
 
 def points_of(space, s):
-    """Points of a space with space components s of the hyperboloid."""
+    """Return points of a space from space components of the hyperboloid."""
     tau = np.sqrt(1 + C * np.sum(s * s, -1, keepdims=True))
     if isinstance(space, Poincare):
         return s / (1 + tau)
@@ -45,12 +45,12 @@ def test_activations_have_the_values_of_their_formulas(model, name):
 
     @jax.jit
     def both(x):
-        found = (
+        results = (
             activations.activate(space, x, function),
             activations.activate_tangent(space, x, function),
         )
         modules = hl.nn.Activation(function, space), hl.nn.Activation(function, space, True)
-        return found, [module.apply({}, x) for module in modules]
+        return results, [module.apply({}, x) for module in modules]
 
     (direct, tangent), of_modules = both(x)
     np.testing.assert_array_equal(of_modules, [direct, tangent])
@@ -63,7 +63,7 @@ def test_activations_have_the_values_of_their_formulas(model, name):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_activations_have_two_derivatives():
-    def everything(s, c):
+    def evaluate(s, c):
         space = Lorentz(c)
         x = hl.lorentz.from_space(s, c)
         return (
@@ -71,16 +71,16 @@ def test_activations_have_two_derivatives():
             activations.activate_tangent(space, x, jnp.tanh),
         )
 
-    check_curvature(everything, (np.concatenate([U, np.zeros((1, 4))]), np.asarray(C)))
+    check_curvature(evaluate, (np.concatenate([U, np.zeros((1, 4))]), np.asarray(C)))
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("model", [Lorentz, Poincare])
-def test_modules_are_finite_in_float32_at_the_origin_and_far_out(model):
-    """They take bfloat16, and are layers of a sequence."""
+def test_activation_modules_are_finite_in_float32(model):
+    """The modules take bfloat16, and are layers of a sequence."""
     space = model(C)
-    far = 30.0 if model is Lorentz else 7.0
-    u = np.concatenate([np.zeros((1, 4)), far * np.eye(4), -far * np.eye(4)]) / ROOT
+    radius = 30.0 if model is Lorentz else 7.0
+    u = np.concatenate([np.zeros((1, 4)), radius * np.eye(4), -radius * np.eye(4)]) / ROOT
     x = space.exp_map0(jnp.asarray(u, "float32")).astype(jnp.bfloat16)
     layers = [hl.nn.Activation(jax.nn.relu, space), hl.nn.Activation(jnp.tanh, space, True)]
     sequence = nn.Sequential(layers)

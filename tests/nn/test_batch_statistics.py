@@ -15,7 +15,7 @@ from hlformer_jax.ops.manifolds import Lorentz, Poincare
 
 C = 0.7
 S = np.random.default_rng(0).normal(size=(6, 3)) + [1.0, 0.0, -0.5]
-"""Space components of points about a place beside the origin."""
+"""Space components of points around a centre away from the origin."""
 SCALE, BIAS = 1.7, np.array([0.3, -0.2, 0.5])
 
 
@@ -38,7 +38,7 @@ def normalised(space, x, mask=None):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("model", [Lorentz, Poincare])
-def test_moments_are_the_centroid_and_the_mean_squared_distance_from_it(model):
+def test_moments_are_centroid_and_mean_squared_distance(model):
     space = model(C)
     mean, variance, _ = normalised(space, points_of(space))
     rows, c = [vector(s) for s in S], mpf(C)
@@ -53,9 +53,8 @@ def test_moments_are_the_centroid_and_the_mean_squared_distance_from_it(model):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("model", [Lorentz, Poincare])
-def test_distances_are_scaled_about_the_bias(model):
-    """Each point is as far from the bias as its distance from the mean, over the root of the
-    variance, times the scale, and angles between points as seen from there stay."""
+def test_batch_norm_scales_distances_about_the_bias(model):
+    """The distance from the bias is the scaled distance from the mean; angles stay the same."""
     space = model(C)
     x = points_of(space)
     mean, variance, y = normalised(space, x)
@@ -78,8 +77,8 @@ def test_masked_points_have_no_effect_on_statistics():
     x = points_of(space)
     both = jnp.stack([x, points_of(space, 9 * S)])
     got, want = normalised(space, both, mask), normalised(space, x)
-    for masked, alone in zip(got[:2], want[:2], strict=True):
-        np.testing.assert_allclose(masked, alone, rtol=1e-12)
+    for masked, single in zip(got[:2], want[:2], strict=True):
+        np.testing.assert_allclose(masked, single, rtol=1e-12)
     np.testing.assert_allclose(got[2][0], want[2], rtol=1e-10, atol=1e-12)
 
     @jax.jit
@@ -87,14 +86,14 @@ def test_masked_points_have_no_effect_on_statistics():
         module = hl.nn.BatchNorm(space, momentum=0.8, epsilon=0.5)
         params = {"scale": 1.0, "bias": jnp.zeros(3)}
         stats = {"mean": jnp.asarray([0.3, 0.1, 0.0]), "variance": 2.0}
-        given = {"params": params, "batch_stats": stats}
-        y, changed = module.apply(given, x, False, mask, mutable=["batch_stats"])
+        variables = {"params": params, "batch_stats": stats}
+        y, changed = module.apply(variables, x, False, mask, mutable=["batch_stats"])
         mean, variance, _ = want
         by_batch = batch_statistics.batch_norm(
             space, x, mean, variance + 0.5, 1.0, jnp.zeros(3), 0.0
         )
         centre = hl.lorentz.from_space(stats["mean"], C)
-        running = module.apply(given, x, True)
+        running = module.apply(variables, x, True)
         by_running = batch_statistics.batch_norm(space, x, centre, 2.5, 1.0, jnp.zeros(3), 0.0)
         moved = space.geodesic(0.2, centre, want[0])
         return (y, running), (by_batch, by_running), changed["batch_stats"], moved
@@ -106,7 +105,7 @@ def test_masked_points_have_no_effect_on_statistics():
 
 
 @pytest.mark.usefixtures("float64")
-def test_nearly_flat_batch_norm_is_that_of_vectors_by_their_length():
+def test_nearly_flat_batch_norm_is_euclidean():
     space = Lorentz(1e-10)
     y = normalised(space, points_of(space))[2]
     u = S - S.mean(0)
@@ -117,10 +116,10 @@ def test_nearly_flat_batch_norm_is_that_of_vectors_by_their_length():
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_batch_norm_has_derivatives():
-    def everything(s, c):
+    def evaluate(s, c):
         return normalised(Lorentz(c), hl.lorentz.from_space(s, c))
 
-    check_slopes(everything, (S, np.asarray(C)))
+    check_slopes(evaluate, (S, np.asarray(C)))
 
 
 @pytest.mark.slow  # it takes seconds
@@ -144,11 +143,11 @@ def test_module_learns_from_running_moments():
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("model", [Lorentz, Poincare])
-def test_values_and_gradients_are_finite_for_equal_and_for_far_points(model):
+def test_batch_norm_is_finite_for_equal_and_distant_points(model):
     space = model(jnp.float32(1))
     point = jax.jit(space.exp_map0)
-    far = point(jnp.asarray([[12.0, 0, 0], [-12.0, 0, 0], [0, 12.0, 0]]) / 2)
-    equal = point(jnp.full((3, 3), 0.2))
+    far_points = point(jnp.asarray([[12.0, 0, 0], [-12.0, 0, 0], [0, 12.0, 0]]) / 2)
+    equal_points = point(jnp.full((3, 3), 0.2))
 
     def total(x):
         y = hl.nn.BatchNorm(space).apply(
@@ -158,8 +157,8 @@ def test_values_and_gradients_are_finite_for_equal_and_for_far_points(model):
         return jnp.sum(jnp.arcsinh(y)), y
 
     run = jax.jit(jax.grad(total, has_aux=True))
-    for x in (far, equal):
+    for x in (far_points, equal_points):
         slope, y = run(x)
         assert np.isfinite(y).all() and np.isfinite(slope).all()
-    _, narrow = jax.eval_shape(run, far.astype(jnp.bfloat16))
+    _, narrow = jax.eval_shape(run, far_points.astype(jnp.bfloat16))
     assert narrow.dtype == jnp.float32

@@ -1,4 +1,4 @@
-"""Layers of hyperbolic space against the formulas of the papers, in both models."""
+"""Hyperbolic layers against the formulas of the papers, in both models."""
 
 import flax.linen as nn
 import jax
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compiled import lorentz, poincare, whole
+from compiled import compile_space, lorentz, poincare
 from flax import nnx
 
 from hlformer_jax.nn import hyperbolic as layers
@@ -22,11 +22,22 @@ U = RNG.normal(size=(2, 5, 4)) / 2
 NORMALS, OFFSETS = RNG.normal(size=(6, 4)) / 2, RNG.normal(size=6) / 3
 SCALE, BIAS = RNG.normal(size=(2, 4))
 
-# Textbook formulas in NumPy, of points of one model each.
-time = lambda s, c=C: np.sqrt(1 / c + np.sum(s * s, -1, keepdims=True))
-lift = lambda s, c=C: np.concatenate([time(s, c), s], -1)
-to_ball = lambda x, c=C: x[..., 1:] / (1 + np.sqrt(c) * x[..., :1])
-factor = lambda p, c=C: 2 / (1 - c * np.sum(p * p, -1, keepdims=True))
+
+# Textbook formulas in NumPy, each for points of one model.
+def time(s, c=C):
+    return np.sqrt(1 / c + np.sum(s * s, -1, keepdims=True))
+
+
+def lift(s, c=C):
+    return np.concatenate([time(s, c), s], -1)
+
+
+def to_ball(x, c=C):
+    return x[..., 1:] / (1 + np.sqrt(c) * x[..., :1])
+
+
+def factor(p, c=C):
+    return 2 / (1 - c * np.sum(p * p, -1, keepdims=True))
 
 
 def lorentz_logits(x, c=C):
@@ -37,7 +48,7 @@ def lorentz_logits(x, c=C):
 
 
 def ball_logits(p, c=C):
-    """Shimizu et al., with normals of half the length and r half the offset."""
+    """Return the logits of Shimizu et al., with normals of half the length and half the offset."""
     z, r, root = NORMALS / 2, OFFSETS / 2, np.sqrt(c)
     length = np.linalg.norm(z, axis=1)
     rise = root * factor(p, c) * (p @ z.T / length) * np.cosh(2 * root * r)
@@ -65,7 +76,7 @@ def lorentz_attention(x, y, scale):
 
 
 def ball_attention(p, q, scale):
-    """The gyromidpoint: half the way of the mean of λ q over that of λ − 1 (Ungar)."""
+    """Return Ungar's gyromidpoint: the Möbius half of the mean of λ q over the mean of λ − 1."""
     w = weights(lift(factor(p) * p), lift(factor(q) * q), scale)
     m = w @ (factor(q) * q) / (w @ (factor(q) - 1))
     return m / (1 + np.sqrt(1 - C * np.sum(m * m, -1, keepdims=True)))
@@ -116,7 +127,7 @@ def points(name, u=U, c=C, dtype=jnp.float64):
 
 
 def results(space, x, y, p):
-    """What every layer computes."""
+    """Return the result of every layer."""
     return {name: layer(space, x, y, p) for name, layer in LAYERS.items()}
 
 
@@ -131,17 +142,17 @@ def computed(name, c=C):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_layers_follow_their_formulas_in_both_models():
-    found = {name: computed(name) for name in SPACES}
+    outputs = {name: computed(name) for name in SPACES}
     for name in SPACES:
         for layer, formulas in FORMULAS.items():
             want = formulas[name == "poincare"](*map(np.asarray, points(name)))
             np.testing.assert_allclose(
-                found[name][layer], want, rtol=1e-11, atol=1e-13, err_msg=f"{name} {layer}"
+                outputs[name][layer], want, rtol=1e-11, atol=1e-13, err_msg=f"{name} {layer}"
             )
-    for layer, there in found["lorentz"].items():
-        there = there if layer == "mlr" else poincare.from_lorentz(there, C)
+    for layer, value in outputs["lorentz"].items():
+        value = value if layer == "mlr" else poincare.from_lorentz(value, C)
         np.testing.assert_allclose(
-            there, found["poincare"][layer], rtol=1e-11, atol=1e-13, err_msg=layer
+            value, outputs["poincare"][layer], rtol=1e-11, atol=1e-13, err_msg=layer
         )
 
 
@@ -155,13 +166,13 @@ def test_layer_in_the_ball_follows_its_formula(layer):
     np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.slow  # it compiles operation by operation
+@pytest.mark.slow  # compiles each operation separately
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SPACES)
 def test_layer_has_the_same_values_without_jit(name):
-    alone = results(SPACES[name](C), *points(name), jax.tree.map(jnp.asarray, PARAMS))
+    single = results(SPACES[name](C), *points(name), jax.tree.map(jnp.asarray, PARAMS))
     for layer, want in computed(name).items():
-        np.testing.assert_allclose(alone[layer], want, rtol=1e-11, atol=1e-13, err_msg=layer)
+        np.testing.assert_allclose(single[layer], want, rtol=1e-11, atol=1e-13, err_msg=layer)
 
 
 @pytest.mark.usefixtures("float64")
@@ -179,28 +190,30 @@ def test_nearly_flat_layers_are_euclidean():
 
 
 @pytest.mark.usefixtures("float64")
-def test_attention_equals_the_models_at_curvature_one():
+def test_attention_layer_equals_lorentz_attention():
     x, y = (lift(u, 1.0) for u in U)
     mask = np.asarray([True, False, True, True, False])
     attend = jax.jit(lambda x, y, mask: layers.attention(Lorentz(1.0), x, y, y, 1.3, mask))
     of_models = jax.jit(lambda x, y, mask: attention.lorentz_attention(x, y, y, 1.3, mask=mask))
     got, want = attend(x, y, mask), of_models(x[None], y[None], mask)[0]
     np.testing.assert_allclose(got, want, rtol=1e-11)
-    batch = jax.eval_shape(attend, x[None], y[None], mask)  # the mask of all videos
+    batch = jax.eval_shape(attend, x[None], y[None], mask)  # one mask for all videos
     assert batch.shape == (1, 5, 5)
-    nobody, all_of_them = attend(x, y, np.zeros(5, bool)), lorentz.centroid(y)
-    np.testing.assert_allclose(nobody, np.broadcast_to(all_of_them, (5, 5)), rtol=1e-11)
+    fully_masked, centroid = attend(x, y, np.zeros(5, bool)), lorentz.centroid(y)
+    np.testing.assert_allclose(fully_masked, np.broadcast_to(centroid, (5, 5)), rtol=1e-11)
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("name", SPACES)
-def test_values_and_gradients_are_finite_at_every_edge(name):
-    """At the origin, at a point with itself, with zero parameters, as far out as points go."""
+def test_layers_are_finite_at_every_edge(name):
+    """At the origin, at equal points, with zero parameters, and at the most distant points."""
     space = SPACES[name](jnp.float32(C))
-    far = 30.0 if name == "lorentz" else 14.0
+    radius = 30.0 if name == "lorentz" else 14.0
     u = np.zeros((5, 4), np.float32)
-    u[1:, 0] = [1e-30, 1e-6, far, -far]
-    x = whole(space).exp_map0(jnp.asarray(u) / (1 if name == "lorentz" else 2) / np.float32(C**0.5))
+    u[1:, 0] = [1e-30, 1e-6, radius, -radius]
+    x = compile_space(space).exp_map0(
+        jnp.asarray(u) / (1 if name == "lorentz" else 2) / np.float32(C**0.5)
+    )
 
     def total(space, x, p):
         values = results(space, x, x, p)
@@ -233,7 +246,7 @@ def test_narrow_inputs_give_float32(name):
 
 
 def modules(space):
-    """A module of each kind, and what to call it with."""
+    """Return a module of each kind, and its arguments."""
     name = "lorentz" if isinstance(space, Lorentz) else "poincare"
     x, y = points(name, dtype=jnp.float32)
     return {
@@ -252,10 +265,15 @@ def modules(space):
 def test_modules_call_their_functions_in_linen_and_nnx(name):
     space = SPACES[name](C)
     kinds = {kind: (module, args) for kind, (module, *args) in modules(space).items()}
-    init = lambda key: {kind: module.init(key, *args) for kind, (module, args) in kinds.items()}
+
+    def init(key):
+        return {kind: module.init(key, *args) for kind, (module, args) in kinds.items()}
+
     fresh = jax.jit(init)(jax.random.key(0))
     params = jax.tree.map(lambda p: p + 0.1 * np.cos(np.arange(p.size)).reshape(p.shape), fresh)
-    planes = lambda tree: tuple(tree["hyperplanes"][key] for key in ("normals", "offsets"))
+
+    def planes(tree):
+        return tuple(tree["hyperplanes"][key] for key in ("normals", "offsets"))
 
     functions = {
         "Linear": lambda p, x: layers.linear(space, x, *planes(p)),
@@ -305,9 +323,9 @@ def test_modules_call_their_functions_in_linen_and_nnx(name):
             jnp.shape, linen
         )
         assert start.shape == got[kind].shape and np.isfinite(start).all(), kind
-        found = jax.tree.leaves(slopes[kind])
-        assert all(np.isfinite(slope).all() for slope in found), kind
-        assert bool(found) == (kind != "Concatenate")
+        gradients = jax.tree.leaves(slopes[kind])
+        assert all(np.isfinite(slope).all() for slope in gradients), kind
+        assert bool(gradients) == (kind != "Concatenate")
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -327,7 +345,7 @@ def test_initial_layers_keep_the_scale_of_their_points(name):
         return *params, space.log_map0(table["params"]["embedding"])
 
     linear, norm, added, tangents = fresh(jax.random.key(0))
-    # The variance of a sum of 50 products is that of a component.
+    # A sum of 50 products keeps the variance of a component.
     assert np.std(linear["hyperplanes"]["normals"]) == pytest.approx(50**-0.5, rel=0.02)
     assert not linear["hyperplanes"]["offsets"].any() and not norm["bias"].any()
     assert (norm["scale"] == 1).all() and added["weight"] == 1
@@ -335,7 +353,7 @@ def test_initial_layers_keep_the_scale_of_their_points(name):
 
 
 class Sum(nn.Module):
-    """A layer with further arguments, which are its output."""
+    """Layer that returns the sum of its further arguments."""
 
     def __call__(self, x, y, *, z):
         return y + z
@@ -363,7 +381,7 @@ def test_modules_pass_epsilon_and_further_arguments():
 
 
 def _attention(space, params, x, context, mask):
-    """Head by head, by the functions."""
+    """Compute attention by the functions, one head at a time."""
     hyperboloid = Lorentz(space.c)
     moved = [
         layers.linear(
@@ -374,15 +392,15 @@ def _attention(space, params, x, context, mask):
     ]  # fmt: skip
     heads = zip(*(lorentz.split(z, (3, 3), C) for z in moved), strict=True)
     scale = jnp.exp(params["log_scale"]) * 3**0.5
-    joined = lorentz.concatenate(
+    merged = lorentz.concatenate(
         [layers.attention(hyperboloid, *head, scale, mask) for head in heads], C
     )
     out = params["out"]["hyperplanes"]
-    return layers.linear(space, space.from_lorentz(joined), out["normals"], out["offsets"])
+    return layers.linear(space, space.from_lorentz(merged), out["normals"], out["offsets"])
 
 
 class Classifier(nn.Module):
-    """Embeddings, attention over them, and classes, in a space whose curvature is learned."""
+    """Embeddings, attention and classes in a space with a learned curvature."""
 
     model: type
 
@@ -399,7 +417,7 @@ class Classifier(nn.Module):
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("name", SPACES)
 def test_model_of_all_layers_learns(name):
-    """The class of a sentence is what most of its words, drawn from twelve, belong to."""
+    """The class of a sentence is the most frequent class of its words."""
     rng = np.random.default_rng(0)
     index = jnp.asarray(rng.integers(12, size=(60, 5)))
     label = jnp.asarray([np.bincount(row % 3, minlength=3).argmax() for row in np.asarray(index)])

@@ -1,4 +1,4 @@
-"""Layers, fusion and attention blocks, against NumPy by the equations, and at the edges."""
+"""Layers, fusion and attention blocks against their equations in NumPy, and at the edges."""
 
 import itertools
 
@@ -41,10 +41,13 @@ def _norm(x):
 
 
 def _drawn(module, *inputs):
-    """Parameters other than the initial ones, of which some are 0 and 1."""
+    """Return random parameters; some initial ones are 0 or 1 and would hide errors."""
     initial = module.init(jax.random.key(0), *inputs)
     rng = np.random.default_rng(1)
-    draw = lambda p: (np.asarray(p) + rng.normal(size=p.shape)).astype(np.float32)
+
+    def draw(p):
+        return (np.asarray(p) + rng.normal(size=p.shape)).astype(np.float32)
+
     return jax.tree.map(draw, initial)
 
 
@@ -89,19 +92,22 @@ def test_norm_far_from_the_origin_keeps_its_digits():
     x = (1e3 + X).astype(np.float32)
     module = layers.LayerNorm(jnp.float32, name="norm")
     variables = module.init(jax.random.key(0), x)
-    # The fast variance, of numbers whose squares are 1e6, would be wrong in the first digit. The
+    # The fast variance of numbers with squares of 1e6 would be wrong in the first digit. The
     # float32 input and its mean are rounded by 1e3 / 2^24 each.
     expected = _norm(x.astype(np.float64))
     np.testing.assert_allclose(module.apply(variables, x), expected, rtol=0, atol=1e-3)
 
 
 def test_dropout_is_the_identity_outside_of_training():
-    ones = np.ones((100, 100), np.float32)
-    apply = lambda rate, train: np.asarray(
-        layers.Dropout(rate, train).apply({}, ones, rngs={"dropout": jax.random.key(0)})
-    )
-    np.testing.assert_array_equal(apply(0.3, False), ones)
-    np.testing.assert_array_equal(apply(0.0, True), ones)
+    inputs = np.ones((100, 100), np.float32)
+
+    def apply(rate, train):
+        return np.asarray(
+            layers.Dropout(rate, train).apply({}, inputs, rngs={"dropout": jax.random.key(0)})
+        )
+
+    np.testing.assert_array_equal(apply(0.3, False), inputs)
+    np.testing.assert_array_equal(apply(0.0, True), inputs)
     dropped = apply(0.3, True)
     np.testing.assert_allclose(np.unique(dropped), [0, 1 / 0.7], rtol=1e-6)
     # Ten thousand draws: four times the standard deviation of the share.
@@ -114,18 +120,21 @@ def test_relu_with_dropout_has_the_derivatives_of_both(rate):
     x = jnp.linspace(-2, 2, 12)
 
     def directions(function):
-        """Every order of two modes, and a third derivative."""
-        total = lambda x: jnp.sum(function(x) ** 3 * jnp.cos(x))
+        """Return second derivatives in all orders of the two modes, and a third derivative."""
+
+        def total(x):
+            return jnp.sum(function(x) ** 3 * jnp.cos(x))
+
         modes = jax.jacfwd, jax.jacrev
         second = [outer(inner(total)) for outer in modes for inner in modes]
         derivatives = [*second, jax.jacfwd(jax.jacrev(jax.grad(total)))]
         return jax.jit(lambda x: [derivative(x) for derivative in derivatives])(x)
 
-    one = directions(lambda x: relu_dropout(key, x, rate))
-    two = directions(lambda x: dropout(key, jax.nn.relu(x), rate))
-    for actual, expected in zip(one, two, strict=True):
+    fused = directions(lambda x: relu_dropout(key, x, rate))
+    separate = directions(lambda x: dropout(key, jax.nn.relu(x), rate))
+    for actual, expected in zip(fused, separate, strict=True):
         assert np.any(np.asarray(expected) != 0)
-        # The factor 1 / (1 - rate) is applied to other terms.
+        # The factor 1 / (1 - rate) multiplies different terms.
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -141,14 +150,17 @@ def test_second_derivatives(name):
     x = jnp.asarray(X, jnp.float64)
     params = module.init(jax.random.key(1), x, *arguments)
     params = jax.tree.map(lambda p: 30 * p.astype(jnp.float64), params)
-    total = lambda t: jnp.sum(jnp.sin(module.apply(params, x + t * jnp.cos(x), *arguments)))
+
+    def total(t):
+        return jnp.sum(jnp.sin(module.apply(params, x + t * jnp.cos(x), *arguments)))
+
     slope = jax.grad(total)
-    seconds = jax.grad(slope), jax.jacfwd(slope), jax.jacfwd(jax.jacfwd(total))
-    found = jax.jit(lambda t: [second(t) for second in seconds])(0.1)
+    second_derivatives = jax.grad(slope), jax.jacfwd(slope), jax.jacfwd(jax.jacfwd(total))
+    derivatives = jax.jit(lambda t: [second(t) for second in second_derivatives])(0.1)
     compiled = jax.jit(slope)
     expected = (compiled(0.1 + 1e-5) - compiled(0.1 - 1e-5)) / 2e-5
     # Errors of a difference: 1e-10 times the fourth derivative, and eps / 1e-5.
-    np.testing.assert_allclose(found, [expected] * 3, rtol=1e-6)
+    np.testing.assert_allclose(derivatives, [expected] * 3, rtol=1e-6)
 
 
 # Fusion and pooling
@@ -164,7 +176,7 @@ def test_block_weights_of_equal_logits_are_the_mean():
     np.testing.assert_allclose(weights.apply(params, *inputs), blocks[2], rtol=1e-5, atol=1e-6)
 
 
-def test_dynamic_weights_are_a_softmax_of_what_the_token_attends_to():
+def test_dynamic_weights_are_a_softmax_of_attended_inputs():
     rng = np.random.default_rng(0)
     blocks, inputs = (rng.normal(size=(*k, 2, 4, 6)).astype(np.float32) for k in ((3,), ()))
     token, mask = (
@@ -172,28 +184,28 @@ def test_dynamic_weights_are_a_softmax_of_what_the_token_attends_to():
         np.asarray([[True] * 4, [True] * 2 + [False] * 2]),
     )
     fuse = DynamicWeights(BlockOptions(2, 0.3))
-    given = [
+    batches = [
         FusionInputs(blocks, x, mask, jnp.float32(0.6), token) for x in (inputs, inputs.copy())
     ]
-    given[1].inputs[1, 2:] = 9  # padding
-    shapes = jax.eval_shape(lambda: fuse.init(jax.random.key(0), given[0], False))
+    batches[1].inputs[1, 2:] = 9  # padding
+    shapes = jax.eval_shape(lambda: fuse.init(jax.random.key(0), batches[0], False))
     params = jax.tree.map(lambda p: rng.normal(size=p.shape).astype(np.float32), shapes)
-    found, padded = jax.jit(lambda: [fuse.apply(params, x, False) for x in given])()
-    np.testing.assert_array_equal(found, padded)
+    fused, padded = jax.jit(lambda: [fuse.apply(params, x, False) for x in batches])()
+    np.testing.assert_array_equal(fused, padded)
     params = params["params"]
-    question = np.broadcast_to(token, (2, 1, 6))
+    token_query = np.broadcast_to(token, (2, 1, 6))
     cross = EuclideanBlock(BlockOptions(2, 0.0, expansion=1))
-    attended = cross.apply({"params": params["cross"]}, question, inputs, None, mask, False)
+    attended = cross.apply({"params": params["cross"]}, token_query, inputs, None, mask, False)
     attended = np.asarray(attended)[:, 0]
     logits = _dense(params["layer2"], np.maximum(_dense(params["layer1"], attended), 0))
     weights = np.exp(logits / 0.6)
     weights /= weights.sum(-1, keepdims=True)
     expected = np.einsum("vk,kvlh->vlh", weights, blocks)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fused, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [n for n, f in FUSIONS.items() if f.uses_token])
-def test_fusion_with_a_token_requires_it(name):
+def test_fusion_without_its_token_is_refused(name):
     fuse, blocks = FUSIONS[name](BlockOptions(2, 0.0)), jnp.ones((3, 1, 4, 8))
     with pytest.raises(ValueError):
         inputs = FusionInputs(blocks, blocks[0], None, jnp.float32(1), None)
@@ -205,13 +217,16 @@ def test_pooling_is_a_softmax_over_real_positions():
     x = rng.normal(size=(2, 4, 3)).astype(np.float32)
     mask = np.array([[True, True, True, False], [True, False, False, False]])
     kernel = rng.normal(size=(3, 1)).astype(np.float32)
-    apply = lambda mask: AttentionPooling().apply({"params": {"kernel": kernel}}, x, mask)
-    for given, real in ((None, np.ones_like(mask)), (mask, mask)):
+
+    def apply(mask):
+        return AttentionPooling().apply({"params": {"kernel": kernel}}, x, mask)
+
+    for pooling_mask, real in ((None, np.ones_like(mask)), (mask, mask)):
         weights = np.exp(x @ kernel)[..., 0] * real
         weights /= weights.sum(-1, keepdims=True)
         expected = np.einsum("vl,vlh->vh", weights, x)
         # Rounding of float32 sums of a few products.
-        np.testing.assert_allclose(apply(given), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(apply(pooling_mask), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_concatenation_is_one_linear_map_of_all_blocks():
@@ -231,9 +246,11 @@ AS_RELEASED = LorentzOptions(7, "released", "released")
 
 
 def _numpy_attention(params, x, c, merge):
-    """Lorentz attention on the hyperboloid of curvature -c, by the equations."""
+    """Compute Lorentz attention on the hyperboloid of curvature -c by its equations."""
     heads, dim = 2, 7
-    norm = lambda v: np.linalg.norm(v, axis=-1, keepdims=True)
+
+    def norm(v):
+        return np.linalg.norm(v, axis=-1, keepdims=True)
 
     beta = np.exp(params["scale_alpha"])
     u = _projected(params["input_proj"], x) * beta
@@ -246,19 +263,24 @@ def _numpy_attention(params, x, c, merge):
         space = z[..., 1:] / norm(z[..., 1:]) * np.sqrt(time**2 - 1)
         return np.concatenate([time, space], -1) / np.sqrt(c)  # <p, p>_L = -1 / c
 
-    inner = lambda a, b: (a[..., 1:] * b[..., 1:]).sum(-1) - a[..., 0] * b[..., 0]
+    def inner(a, b):
+        return (a[..., 1:] * b[..., 1:]).sum(-1) - a[..., 0] * b[..., 0]
+
     q, k, v = (np.moveaxis(linear(params[n]), -2, -3) for n in ("query", "key", "value"))
     squared_distance = -2 / c - 2 * inner(q[..., :, None, :], k[..., None, :, :])
     logits = -squared_distance / params["scale"] + params["bias"]
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     m = np.einsum("...ml,...ld->...md", weights / weights.sum(-1, keepdims=True), v)
     centroid = m / np.sqrt(c * np.abs(inner(m, m)))[..., None]
-    side_by_side = lambda heads: np.moveaxis(heads, -3, -2).reshape(*x.shape[:-1], -1)
+
+    def side_by_side(heads):
+        return np.moveaxis(heads, -3, -2).reshape(*x.shape[:-1], -1)
+
     if merge == "hyperboloid":
         space = side_by_side(centroid[..., 1:])
         s = np.sqrt(c) * norm(space)
         tangent = np.arcsinh(s) / s * space
-    else:  # head 0's time for that of the whole, the others' times among the space coordinates
+    else:  # the time of head 0 is the merged time; the other times become space coordinates
         s = np.sqrt(c) * norm(centroid[..., 0, :, 1:])
         tangent = np.arcsinh(s) / s * side_by_side(centroid)[..., 1:]
     return _projected(params["output_proj"], tangent / beta)
@@ -277,17 +299,20 @@ def test_attention_on_a_hyperboloid_of_any_curvature(float64, merge):
         params = jax.tree.map(lambda p: np.asarray(p + 0.3 * rng.normal(size=p.shape)), params)
         apply = jax.jit(lambda p, c: attend.apply({"params": p}, x, None, None, False, c))
         for c in (0.05, 1.0, 20.0):
-            ours = apply(params, jnp.asarray(c))
+            attended = apply(params, jnp.asarray(c))
             expected = _numpy_attention(params, x, c, merge)
-            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(attended, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_attention_is_finite_from_nearly_flat_to_strongly_curved():
+def test_lorentz_attention_is_finite_at_any_curvature():
     attend = LorentzAttention(BlockOptions(2, 0.0), AS_RELEASED)
     x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 4, 8)), jnp.float32)
     params = attend.init(jax.random.key(0), x, None, None, False)
-    loss = lambda p, x, c: jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
+
+    def loss(p, x, c):
+        return jnp.sum(jnp.sin(attend.apply(p, x, None, None, False, c)))
+
     run = jax.jit(jax.value_and_grad(loss, (0, 2)))
     for size, c in itertools.product((1e-4, 1.0, 1e3), (0.05, 0.3, 5.0, 20.0)):
         value, gradient = run(params, np.float32(size) * x, jnp.float32(c))
@@ -304,9 +329,12 @@ def test_bank_equals_its_blocks_one_by_one():
     x = rng.normal(size=(tiny.VIDEOS, tiny.FRAMES, 8)).astype(np.float32)
     mask = tiny.batch().videos.frame_mask
     shapes = jax.eval_shape(lambda: bank.init(jax.random.key(0), x, of_both, mask, False))
-    draw = lambda p: (0.3 * rng.normal(size=p.shape)).astype(p.dtype)
+
+    def draw(p):
+        return (0.3 * rng.normal(size=p.shape)).astype(p.dtype)
+
     params = jax.tree.map(draw, shapes)["params"]
-    # Scales are to divide by.
+    # Scales are divisors.
     params["lorentz"]["attention"]["scale"] = np.asarray([1.5, 2.5], np.float32)
     outputs = jax.jit(lambda p: bank.apply({"params": p}, x, of_both, mask, False))(params)
     assert outputs.shape == (4, *x.shape)
@@ -314,9 +342,9 @@ def test_bank_equals_its_blocks_one_by_one():
     one_euclidean = jax.jit(lambda p, w: EuclideanBlock(block).apply(p, x, x, w, mask, False))
     one_lorentzian = jax.jit(lambda p, w: LorentzBlock(block, lorentz).apply(p, x, w, mask, False))
     for k in range(2):
-        own = jax.tree.map(lambda p, k=k: p[k], params)
-        euclidean = one_euclidean({"params": own["euclidean"]}, jnp.exp(log_windows[k]))
-        lorentzian = one_lorentzian({"params": own["lorentz"]}, log_windows[k])
+        block_params = jax.tree.map(lambda p, k=k: p[k], params)
+        euclidean = one_euclidean({"params": block_params["euclidean"]}, jnp.exp(log_windows[k]))
+        lorentzian = one_lorentzian({"params": block_params["lorentz"]}, log_windows[k])
         np.testing.assert_allclose(outputs[k], euclidean, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(outputs[2 + k], lorentzian, rtol=1e-5, atol=1e-5)
         assert np.abs(outputs[k] - outputs[2 + k]).max() > 0.01

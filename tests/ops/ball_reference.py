@@ -1,4 +1,4 @@
-"""The Poincaré ball in 80-digit arithmetic: textbook formulas on exactly the numbers given."""
+"""The Poincaré ball in 80-digit arithmetic: textbook formulas on the exact input numbers."""
 
 import mpmath
 import numpy as np
@@ -10,19 +10,22 @@ KINDS = ("generic", "near", "nearest", "inward", "antipodal", "perpendicular", "
 
 
 def radii(dtype: str) -> tuple[float, ...]:
-    """√c |p| from the origin to the rim."""
+    """Return values of √c |p| from the origin to the rim."""
     return (0, 1e-30, 1e-6, 0.3, 0.9, 0.999, 1 - 4 * float(np.finfo(dtype).eps))
 
 
 def pair(kind: str, radius: float, c: float, dim: int, dtype: str):
-    """Two points, the first at √c |p| = radius, whose relation is awkward as ``kind`` says."""
+    """Return two points in the relation ``kind``, the first at √c |p| = radius."""
     rng = np.random.default_rng(dim)
-    e, other = rng.normal(size=(2, dim))
+    e, direction = rng.normal(size=(2, dim))
     e /= np.linalg.norm(e)
-    across = other - e * (other @ e)
+    across = direction - e * (direction @ e)
     across /= np.linalg.norm(across)
     p = radius * e
-    turned = lambda angle: radius * (np.cos(angle) * e + np.sin(angle) * across)
+
+    def turned(angle):
+        return radius * (np.cos(angle) * e + np.sin(angle) * across)
+
     q = {
         "generic": 0.7 * turned(1.0),
         "near": p * (1 - 1e-4) + 1e-4 * (1 - radius) * across,
@@ -32,13 +35,13 @@ def pair(kind: str, radius: float, c: float, dim: int, dtype: str):
         "perpendicular": 0.6 * turned(np.pi / 2),
         "rim": -(1 - 4 * float(np.finfo(dtype).eps)) * (0.8 * e + 0.6 * across),
     }[kind]
-    # Rounded towards the origin, lest a point of the rim leave the ball.
+    # Round towards the origin, so that points of the rim stay in the ball.
     down = 1 - float(np.finfo(dtype).eps)
     return tuple((v * down / c**0.5).astype(dtype) for v in (p, q))
 
 
 def pairs(dtype: str, dim: int):
-    """All kinds of pairs at all radii and curvatures: (p, q, c, kinds) with one leading axis."""
+    """Return all kinds of pairs at all radii and curvatures: (p, q, c, kinds), one leading axis."""
     rows = [
         (*pair(kind, radius, c, dim, dtype), np.asarray(c, dtype), kind)
         for kind in KINDS
@@ -63,8 +66,8 @@ def conformal_factor(p, c):
 
 def mobius_add(p, q, c):
     pq, pp, qq = dot(p, q), dot(p, p), dot(q, q)
-    above = plus(times(1 + 2 * c * pq + c * qq, p), times(1 - c * pp, q))
-    return times(1 / (1 + 2 * c * pq + c**2 * pp * qq), above)
+    numerator = plus(times(1 + 2 * c * pq + c * qq, p), times(1 - c * pp, q))
+    return times(1 / (1 + 2 * c * pq + c**2 * pp * qq), numerator)
 
 
 def exp_map0(v, c):
@@ -82,8 +85,8 @@ def exp_map(p, v, c):
 
 
 def log_map(p, q, c):
-    way = mobius_add(times(-1, p), q, c)
-    return times(2 / conformal_factor(p, c), log_map0(way, c))
+    difference = mobius_add(times(-1, p), q, c)
+    return times(2 / conformal_factor(p, c), log_map0(difference, c))
 
 
 def distance(p, q, c):
@@ -91,7 +94,7 @@ def distance(p, q, c):
 
 
 def gyration(p, q, v, c):
-    """By its definition, on v shortened to a point of the ball."""
+    """Apply the definition of a gyration to v, shortened to a point of the ball."""
     size = 2 * mpmath.sqrt(c) * norm(v) + 1
     moved = mobius_add(p, mobius_add(q, times(1 / size, v), c), c)
     return times(size, mobius_add(times(-1, mobius_add(p, q, c)), moved, c))
@@ -106,8 +109,8 @@ def gyromidpoint(points, weights, c):
     if not any(a for p in points for a in p):
         return points[0]
     factors = [conformal_factor(p, c) for p in points]
-    below = mpmath.fsum(w * (f - 1) for w, f in zip(weights, factors, strict=True))
+    denominator = mpmath.fsum(w * (f - 1) for w, f in zip(weights, factors, strict=True))
     total = [mpf(0)] * len(points[0])
     for w, f, p in zip(weights, factors, points, strict=True):
-        total = plus(total, times(w * f / below, p))
+        total = plus(total, times(w * f / denominator, p))
     return exp_map0(times(mpf(1) / 2, log_map0(total, c)), c)

@@ -1,9 +1,9 @@
-"""Modules of `ops` whose functions are compiled whole: ``from compiled import lorentz``.
+"""Modules of `ops` with each function under `jax.jit`: ``from compiled import lorentz``.
 
-As users compile them, XLA rewrites their arithmetic: divisors are multiplied, and a division by a
-number that many share becomes a product. `tests/conftest.py` switches most of XLA's optimisations
-off, but not those. Called as they are, functions would run operation by operation, each compiled by
-itself: sixty small programs for one. Tests that are named after jit compare the results of both.
+XLA rewrites the arithmetic of a compiled function: it multiplies divisors, and turns a division by
+a shared number into a product. `tests/conftest.py` switches off most of XLA's optimisations, but
+not these. Without jit, JAX compiles every operation separately: sixty small programs instead of
+one. Tests with jit in their name compare both.
 """
 
 import functools
@@ -15,21 +15,21 @@ import jax
 from hlformer_jax.ops import cones, horopca, lorentz, numerics, poincare, statistics
 
 STATIC = {"dims", "exact", "shape", "tolerance"}
-"""Parameters that are no arrays."""
+"""Parameters that are not arrays."""
 
 
-def _whole(value):
+def _jit(value):
     if not isinstance(value, FunctionType | jax.custom_jvp):
         return value
     parameters = inspect.signature(value).parameters
-    if "dtype" in parameters:  # `origin` asks whether c is an array, as a traced number always is
+    if "dtype" in parameters:  # `origin` checks whether c is an array; a traced number always is
         return value
     return jax.jit(value, static_argnames=sorted(STATIC & {*parameters}))
 
 
 def _compiled(module):
-    named = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    return SimpleNamespace(**{name: _whole(value) for name, value in named.items()})
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    return SimpleNamespace(**{name: _jit(value) for name, value in public.items()})
 
 
 cones, horopca, statistics = map(_compiled, (cones, horopca, statistics))
@@ -41,7 +41,7 @@ def _method(space, name, *args):
     return getattr(space, name)(*args)
 
 
-def whole(space):
-    """A manifold whose methods are compiled whole."""
+def compile_space(space):
+    """Return the manifold with each method under `jax.jit`."""
     names = [name for name in dir(space) if callable(getattr(space, name)) and name[0] != "_"]
     return SimpleNamespace(**{name: functools.partial(_method, space, name) for name in names})

@@ -1,7 +1,7 @@
-"""First and second derivatives against finite differences, in few compiled programs.
+"""Checks of first and second derivatives against finite differences, in few compiled programs.
 
-`jax.test_util.check_grads` traces and compiles every operation of every order by itself, which for
-the formulas of this package takes a hundred times as long.
+`jax.test_util.check_grads` traces and compiles every operation of every order separately, which
+takes a hundred times as long for the formulas of this package.
 """
 
 import jax
@@ -10,10 +10,13 @@ import numpy as np
 
 
 def _directions(function, args, step):
-    """Arguments in float64, shifted both ways along a tangent, which is given with a cotangent."""
+    """Return float64 arguments, a tangent, a cotangent, and the arguments shifted both ways."""
     args = tuple(jnp.asarray(x, jnp.float64) for x in args)
     rng = np.random.default_rng(0)
-    draw = lambda x: jnp.asarray(rng.normal(size=x.shape))
+
+    def draw(x):
+        return jnp.asarray(rng.normal(size=x.shape))
+
     cotangent = jax.tree.map(draw, jax.eval_shape(function, *args))
     tangent = tuple(map(draw, args))
     ahead, behind = (
@@ -27,18 +30,21 @@ def _dot(a, b):
 
 
 def _assert_close(got, want, rtol, atol):
-    for (path, one), other in zip(
+    for (path, actual), expected in zip(
         jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
     ):
-        scale, name = 1 + abs(np.asarray(other)).max(), jax.tree_util.keystr(path)
-        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * scale, err_msg=name)
+        scale, name = 1 + abs(np.asarray(expected)).max(), jax.tree_util.keystr(path)
+        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol * scale, err_msg=name)
 
 
 def check_two_derivatives(function, args, rtol=1e-4, atol=1e-4, step=1e-5):
-    """Compares forward and reverse derivatives, and each again of the reverse one, in float64."""
+    """Compare forward and reverse derivatives, and both derivatives of the gradient, in float64."""
     args, tangent, cotangent, ahead, behind = _directions(function, args, step)
     value = jax.jit(function)
-    total = lambda *args: _dot(function(*args), cotangent)
+
+    def total(*args):
+        return _dot(function(*args), cotangent)
+
     gradient = jax.grad(total, tuple(range(len(args))))
 
     @jax.jit
@@ -47,18 +53,21 @@ def check_two_derivatives(function, args, rtol=1e-4, atol=1e-4, step=1e-5):
         slopes, curve = jax.jvp(gradient, args, tangent)
         return along, slopes, curve
 
-    again = jax.jit(jax.grad(lambda args: _dot(gradient(*args), tangent)))
+    repeated = jax.jit(jax.grad(lambda args: _dot(gradient(*args), tangent)))
     slope = jax.jit(gradient)
-    difference = lambda f: jax.tree.map(lambda a, b: (a - b) / (2 * step), f(*ahead), f(*behind))
+
+    def difference(f):
+        return jax.tree.map(lambda a, b: (a - b) / (2 * step), f(*ahead), f(*behind))
+
     along, slopes, curve = derivatives(args)
     _assert_close(along, difference(value), rtol, atol)
     np.testing.assert_allclose(_dot(slopes, tangent), _dot(along, cotangent), rtol=1e-9, atol=1e-9)
     _assert_close(curve, difference(slope), rtol, atol)
-    _assert_close(again(args), curve, rtol, atol)
+    _assert_close(repeated(args), curve, rtol, atol)
 
 
 def check_curvature(function, args, rtol=1e-4, atol=1e-4, step=1e-5):
-    """As `check_two_derivatives`, for large functions: forward over reverse, in two programs."""
+    """Compare the gradient and its forward derivative with differences, for large functions."""
     args, tangent, cotangent, ahead, behind = _directions(function, args, step)
     gradient = jax.grad(lambda *args: _dot(function(*args), cotangent), tuple(range(len(args))))
     value = jax.jit(function)
@@ -74,14 +83,17 @@ def check_curvature(function, args, rtol=1e-4, atol=1e-4, step=1e-5):
 
 
 def check_slopes(function, args, step=1e-5):
-    """First derivatives alone, in one program: forward against a difference, and reverse."""
+    """Compare forward and reverse first derivatives with differences, in one program."""
     args, tangent, cotangent, ahead, behind = _directions(function, args, step)
 
     @jax.jit
     def derivatives(args, ahead, behind):
         _, pullback = jax.vjp(function, *args)
         _, along = jax.jvp(function, args, tangent)
-        difference = lambda up, down: (up - down) / (2 * step)
+
+        def difference(up, down):
+            return (up - down) / (2 * step)
+
         rise = jax.tree.map(difference, function(*ahead), function(*behind))
         return along, rise, pullback(cotangent)
 
@@ -91,26 +103,29 @@ def check_slopes(function, args, step=1e-5):
 
 
 def check_gradient(function, args, rtol=1e-5, step=1e-5):
-    """Compares the reverse derivative along a direction with a difference, in one program."""
+    """Compare the reverse derivative along a direction with a difference, in one program."""
     args, tangent, cotangent, ahead, behind = _directions(function, args, step)
-    total = lambda *args: _dot(function(*args), cotangent)
+
+    def total(*args):
+        return _dot(function(*args), cotangent)
+
     both = jax.jit(jax.value_and_grad(total, tuple(range(len(args)))))
     slope = _dot(both(*args)[1], tangent)
     rise = (both(*ahead)[0] - both(*behind)[0]) / (2 * step)
-    # Differences of this step in float64 are right to 1e-9 or so of the values.
+    # Differences of this step in float64 are accurate to about 1e-9 of the values.
     np.testing.assert_allclose(slope, rise, rtol=rtol)
 
 
 def check_finite(function, args, dtype, forward=True):
-    """Asserts that values and first derivatives are finite, and of this dtype; the values."""
+    """Assert that values and first derivatives are finite and of `dtype`; return the values."""
 
     @jax.jit
-    def everything(*args):
+    def evaluate(*args):
         value, pullback = jax.vjp(function, *args)
         along = jax.jvp(function, args, tuple(map(jnp.ones_like, args)))[1] if forward else ()
         return value, pullback(jax.tree.map(jnp.ones_like, value)), along
 
-    result = everything(*args)
+    result = evaluate(*args)
     for array in jax.tree.leaves(result):
         assert array.dtype == dtype
         assert np.isfinite(array).all()

@@ -6,7 +6,7 @@ import optax
 
 
 def take_steps(optimizer, params, gradient_of, inputs):
-    """Parameters after a step for each of some inputs, which go to the gradient."""
+    """Return the parameters after one step per input; the gradient depends on the input."""
 
     def step(carry, x):
         params, state = carry
@@ -17,7 +17,10 @@ def take_steps(optimizer, params, gradient_of, inputs):
 
 
 def descend(loss, params, optimizer, steps):
-    """Parameters after so many steps down a loss of them."""
-    gradient_of = lambda params, _: jax.grad(loss)(params)
+    """Return the parameters after `steps` steps of gradient descent on a loss."""
+
+    def gradient_of(params, _):
+        return jax.grad(loss)(params)
+
     run = jax.jit(lambda params: take_steps(optimizer, params, gradient_of, jnp.arange(steps)))
     return run(params)

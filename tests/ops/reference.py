@@ -1,7 +1,7 @@
 """The hyperboloid in 80-digit arithmetic: the independent source of the values in these tests.
 
-Textbook formulas, evaluated on exactly the floating-point numbers that the code under test is
-given. Points and tangent vectors are lists of space components; time components are derived.
+Textbook formulas, evaluated on exactly the floating-point numbers that the code under test gets.
+Points and tangent vectors are lists of space components; time components are derived.
 """
 
 import mpmath
@@ -18,36 +18,36 @@ CURVATURES = (0.1, 1.0, 10.0)
 KINDS = ("generic", "near", "near_across", "inward", "outward", "antipodal", "perpendicular")
 BOUND = {"float32": 2e-5, "float64": 1e-12}  # what the module promises
 DTYPES = tuple(BOUND)
-# Of tests that say in float64 what they say in float32.
+# For tests whose float64 run takes the same path as the float32 run.
 SLOW_FLOAT64 = ("float32", pytest.param("float64", marks=pytest.mark.slow))
-# Models have 127 dimensions, in float32.
+# Models use 127 dimensions in float32.
 PRECISIONS = [(dtype, 3) for dtype in DTYPES] + [
     ("float32", 127),
     pytest.param("float64", 127, marks=pytest.mark.slow),
 ]
 
 
-def slow_but(fast, values):
-    """Values of a parameter, slow but for some: the others take a path of the same form."""
+def slow_except(fast, values):
+    """Mark all values of a parameter as slow, except those in `fast`."""
     return [
         value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values
     ]
 
 
 POINTS = np.random.default_rng(0).normal(size=(3, 6, 5)) * np.array([0.1, 0.5, 1, 2, 3, 4])[:, None]
-CURVATURE = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 0.5])  # one for each of the six
+CURVATURE = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 0.5])  # one for each of the six points
 
 
 def pair(kind: str, norm: float, dim: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Two vectors of about this norm whose relation is awkward in the way that ``kind`` names."""
+    """Return two vectors of about this norm in the awkward relation that ``kind`` names."""
     rng = np.random.default_rng(dim)
-    x, other = rng.normal(size=(2, dim))
+    x, direction = rng.normal(size=(2, dim))
     x *= norm / np.linalg.norm(x)
-    across = other - x * (other @ x) / (x @ x)
+    across = direction - x * (direction @ x) / (x @ x)
     across *= norm / np.linalg.norm(across)
     y = {
-        "generic": other / np.linalg.norm(other) * norm * 0.7,
-        "near": x + 1e-6 * other / np.linalg.norm(other) * norm,
+        "generic": direction / np.linalg.norm(direction) * norm * 0.7,
+        "near": x + 1e-6 * direction / np.linalg.norm(direction) * norm,
         "near_across": x + 1e-3 * across,
         "inward": x / 2,
         "outward": x * 1.5,
@@ -135,19 +135,19 @@ def centroid(points, weights, c):
 
 
 def relative_error(got, want) -> float:
-    """|got − want| / |want|, norm-wise."""
+    """Return |got − want| / |want|, norm-wise."""
     want = list(want) if isinstance(want, list) else [want]
     got = vector(np.atleast_1d(np.asarray(got, np.float64)))
     return float(norm([a - b for a, b in zip(got, want, strict=True)]) / norm(want))
 
 
 def tangent(x, u, c):
-    """A tangent vector at x, moved there from the origin."""
+    """Return a tangent vector at x, transported from the origin."""
     return lorentz.transport0(x, u, c)
 
 
 def pairs(dtype, dim):
-    """All kinds of pairs at all norms and curvatures: (x, y, c) with one leading axis."""
+    """Return all kinds of pairs at all norms and curvatures: (x, y, c, kinds), one leading axis."""
     rows = [
         (*pair(kind, norm, dim, dtype), np.asarray(c, dtype), kind)
         for kind in KINDS

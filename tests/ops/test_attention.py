@@ -1,4 +1,4 @@
-"""Attention against NumPy, its windows and masks, head merges, gradients; dropout's generator."""
+"""Attention against NumPy: windows, masks, head merges and gradients; dropout and its bits."""
 
 import functools
 
@@ -41,11 +41,11 @@ def test_euclidean_attention_equals_numpy(float64):
     window = np.asarray(attention_windows((2.0,), LENGTH, dtype=jnp.float64)[0])
     logits = window * (query @ np.swapaxes(key, -1, -2)) / np.sqrt(DIM)
     logits = logits + np.where(_mask(), 0, -10000.0)[:, None, None]
-    ours = attention.euclidean_attention(query, key, value, window, _mask())
-    np.testing.assert_allclose(ours, _softmax(logits) @ value, rtol=1e-12)
+    attended = attention.euclidean_attention(query, key, value, window, _mask())
+    np.testing.assert_allclose(attended, _softmax(logits) @ value, rtol=1e-12)
 
 
-def test_a_single_query_attends_as_with_keys_and_values(float64):
+def test_single_query_attends_as_with_keys_and_values(float64):
     heads, width = 2, 6
     inputs, query = _vectors(0, 3, LENGTH, width), _vectors(1, 3, heads, DIM)
     maps = [
@@ -61,20 +61,20 @@ def test_a_single_query_attends_as_with_keys_and_values(float64):
         key, value = (
             jnp.einsum("blh,hnd->bnld", inputs, x.kernel) + x.bias[None, :, None] for x in maps
         )
-        one = query[:, :, None]
-        attended = attention.euclidean_attention(one, key, value, None, _mask(), *drop)
+        single_query = query[:, :, None]
+        attended = attention.euclidean_attention(single_query, key, value, None, _mask(), *drop)
         return attended[:, :, 0]
 
     def value_and_gradient(function):
-        total = lambda *x: jnp.sum(jnp.sin(function(*x)))
+        def total(*x):
+            return jnp.sum(jnp.sin(function(*x)))
+
         both = jax.jit(lambda *x: (function(*x), jax.grad(total, (0, 1, 2))(*x)))
         return both(query, inputs, maps)
 
-    (value, gradient), (want, other) = map(value_and_gradient, (single, plain))
+    (value, gradient), (want, expected_gradient) = map(value_and_gradient, (single, plain))
     np.testing.assert_allclose(value, want, rtol=1e-12, atol=1e-13)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), gradient, other
-    )
+    chex.assert_trees_all_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("corrected", [False, True])
@@ -90,17 +90,17 @@ def test_lorentz_attention_equals_numpy(float64, corrected):
     norm = np.sqrt(mean[..., :1] ** 2 - np.sum(mean[..., 1:] ** 2, -1, keepdims=True))
     use = {"log_window": log_window} if corrected else {"window": np.exp(log_window)}
     attend = jax.jit(attention.lorentz_attention)
-    ours = attend(query, key, value, 1.7, 0.3, mask=_mask(), **use)
-    np.testing.assert_allclose(ours, mean / norm, rtol=1e-11)
+    attended = attend(query, key, value, 1.7, 0.3, mask=_mask(), **use)
+    np.testing.assert_allclose(attended, mean / norm, rtol=1e-11)
 
 
 def _mean_distance_attended(**window):
-    """Mean |i - j| that attention gives to equally distant keys: what the window does alone."""
+    """Return the mean |i - j| that attention gives to equidistant keys, due to the window."""
     length = 32
     rng = np.random.default_rng(0)
     points = lorentz.from_space(jnp.asarray(rng.normal(size=(1, length, 3)), jnp.float32))
     positions = np.arange(length)
-    # Values whose centroid tells the attention weights: far apart on one axis each.
+    # Values on one axis each, so that the centroid reveals the attention weights.
     marked = lorentz.from_space(
         1e-3 * np.eye(length * 3, dtype=np.float32)[::3].reshape(-1, 1, length, 3)
     )
@@ -115,7 +115,7 @@ def _mean_distance_attended(**window):
     return float((weights * distance).sum(-1).mean() / weights.sum(-1).mean())
 
 
-def test_the_released_window_favours_far_positions_and_the_corrected_one_near_ones():
+def test_released_window_favours_distant_positions():
     log_window = log_attention_windows((2.0,), 32)[0]
     uniform = _mean_distance_attended()
     assert _mean_distance_attended(window=jnp.exp(log_window)) > 1.2 * uniform
@@ -124,7 +124,7 @@ def test_the_released_window_favours_far_positions_and_the_corrected_one_near_on
 
 def test_masked_keys_have_no_effect():
     points = _points(0, np.float32)
-    other = points.at[:, :, 3:].set(_points(9, np.float32)[:, :, 3:])
+    changed_points = points.at[:, :, 3:].set(_points(9, np.float32)[:, :, 3:])
     mask = np.array([[True, True, True, False, False]] * 3)
 
     @jax.jit
@@ -133,11 +133,11 @@ def test_masked_keys_have_no_effect():
             points, kv, kv, jnp.float32(2), mask=mask
         ), attention.euclidean_attention(points, kv, kv, mask=mask)
 
-    for kept, moved in zip(attend(points), attend(other), strict=True):
-        np.testing.assert_array_equal(kept, moved)
+    for original, changed in zip(attend(points), attend(changed_points), strict=True):
+        np.testing.assert_array_equal(original, changed)
 
 
-def test_a_row_without_any_real_key_stays_finite():
+def test_attention_without_real_keys_is_finite():
     points, mask = _points(0, np.float32), np.zeros((3, LENGTH), bool)
 
     def total(points):
@@ -152,23 +152,23 @@ def test_a_row_without_any_real_key_stays_finite():
     assert np.all(np.isfinite(gradient))
 
 
-def test_a_head_merge_that_stays_on_the_hyperboloid():
+def test_head_merge_on_the_hyperboloid():
     points = _points(4, np.float32)
     tangent = jax.jit(attention.merge_heads_on_hyperboloid)(points)
     assert tangent.shape == (3, LENGTH, HEADS * (DIM - 1))
-    back = lorentz.exp_map0(tangent)
+    merged = lorentz.exp_map0(tangent)
     space = np.moveaxis(np.asarray(points[..., 1:]), 1, 2).reshape(3, LENGTH, -1)
-    np.testing.assert_allclose(back[..., 1:], space, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(merged[..., 1:], space, rtol=1e-5, atol=1e-6)
     # The merged time follows from the heads': t^2 = sum t_i^2 - (N - 1).
     time = np.sqrt(np.sum(np.square(points[..., 0]), axis=1) - (HEADS - 1))
-    np.testing.assert_allclose(back[..., 0], time, rtol=1e-5)
+    np.testing.assert_allclose(merged[..., 0], time, rtol=1e-5)
 
 
-def test_the_released_head_merge_is_its_formula(float64):
+def test_released_head_merge_equals_its_formula(float64):
     points = np.asarray(_points(4))
-    joined = np.moveaxis(points, 1, 2).reshape(3, LENGTH, -1)
-    time = joined[..., :1]
-    expected = joined[..., 1:] * np.arccosh(time) / np.sqrt(time**2 - 1)
+    concatenated = np.moveaxis(points, 1, 2).reshape(3, LENGTH, -1)
+    time = concatenated[..., :1]
+    expected = concatenated[..., 1:] * np.arccosh(time) / np.sqrt(time**2 - 1)
     np.testing.assert_allclose(attention.concatenate_heads_released(points), expected, rtol=1e-11)
 
 
@@ -205,7 +205,7 @@ FIRST_ORDER = {
 @pytest.mark.parametrize("name", FIRST_ORDER)
 def test_first_derivatives_agree_with_differences(name, float64):
     x = jnp.asarray(_vectors(6, HEADS, 3, DIM))
-    # Differences of step 6e-6 (chex's) in float64 are right to 1e-8 or better here.
+    # The differences of chex, with step 6e-6 in float64, are accurate to 1e-8 here.
     check = functools.partial(chex.assert_numerical_grads, order=1, atol=1e-9, rtol=1e-5)
     check(jax.jit(FIRST_ORDER[name]), (x,), modes=["rev"])
 
@@ -229,7 +229,10 @@ def test_numerical_gradients(float64):
 
     check_grads(both, (space, 2.0, 0.1), order=2, modes=["rev"], rtol=1e-4, atol=1e-5)
     query = _vectors(6, HEADS, LENGTH, DIM)
-    euclidean = lambda q, k: attention.euclidean_attention(q, k, k, jnp.exp(log_window))
+
+    def euclidean(q, k):
+        return attention.euclidean_attention(q, k, k, jnp.exp(log_window))
+
     check_grads(euclidean, (query, query + 0.1), order=2, modes=["rev"])
 
 
@@ -255,18 +258,19 @@ def test_complex_numbers_integers_and_lists_are_refused():
 
 
 @pytest.mark.parametrize("use", ["", "window", "log_window"])
-def test_no_distance_makes_lorentz_attention_attend_to_a_masked_key(use):
+def test_lorentz_attention_ignores_masked_keys_at_any_distance(use):
     tangents = np.array([[[22.0, 0]], [[-22.0, 0]], [[31.8, 0]], [[0.3, 0.1]]], np.float32)
     mask = np.array([True, False, False, False])
     window = {use: jnp.ones((1, 4)) if use == "window" else jnp.zeros((1, 4))} if use else {}
 
     @jax.jit
     def attend(tangents):
-        points = lorentz.exp_map0(tangents)  # the query, a far real key, masked ones
+        points = lorentz.exp_map0(tangents)  # the query, a distant real key, two masked keys
         query, key = points[:1], jnp.roll(points, -1, axis=0).reshape(1, 4, 3)
-        attended = lambda v: attention.lorentz_attention(
-            query, key, v, jnp.float32(2), mask=mask, **window
-        )
+
+        def attended(v):
+            return attention.lorentz_attention(query, key, v, jnp.float32(2), mask=mask, **window)
+
         return key, attended(key), jax.grad(lambda v: jnp.sum(attended(v)[..., 1]))(key)
 
     key, out, gradient = attend(tangents)
@@ -291,7 +295,7 @@ def test_heads_in_half_precision_are_merged_in_float32():
 
 
 def _released(width, length):
-    """As the released code computes it: a list of centres against a linear space."""
+    """Compute the window like the released code: a list of centres against a linear space."""
     rows = []
     for centre in np.linspace(0, 1, length + 1)[:-1]:
         sigma = max(width, 1e-2) / 9
@@ -304,28 +308,27 @@ def _released(width, length):
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("length", [2, 7, 32])
-@pytest.mark.parametrize("width", [0.5, 2.0, 10.0])
+@pytest.mark.parametrize(("length", "width"), [(2, 2.0), (7, 10.0), (32, 0.5)])
 def test_released_window(float64, length, width):
-    ours = attention_windows((width,), length, dtype=jnp.float64)[0]
-    np.testing.assert_allclose(ours, _released(width, length), rtol=1e-12)
+    window = attention_windows((width,), length, dtype=jnp.float64)[0]
+    np.testing.assert_allclose(window, _released(width, length), rtol=1e-12)
 
 
-def test_released_windows_are_the_same_below_a_width_of_a_hundredth(float64):
-    # As narrow as the formula of the released code still has a number for each row.
-    ours = attention_windows((0.015, 0.01, 0.005), 64, dtype=jnp.float64)
-    for window, width in zip(ours, (0.015, 0.01, 0.01), strict=True):
+def test_released_windows_have_a_minimum_width(float64):
+    # Narrower windows would be NaN in the formula of the released code.
+    windows = attention_windows((0.015, 0.01, 0.005), 64, dtype=jnp.float64)
+    for window, width in zip(windows, (0.015, 0.01, 0.01), strict=True):
         np.testing.assert_allclose(window, _released(width, 64), rtol=1e-9, atol=1e-300)
 
 
 def test_printed_window_is_equation_10(float64):
-    ours = attention_windows((3.0,), 6, "printed", jnp.float64)[0]
+    window = attention_windows((3.0,), 6, "printed", jnp.float64)[0]
     i, j = np.mgrid[:6, :6]
-    np.testing.assert_allclose(ours, np.exp(-((j - i) ** 2) / 9.0) / (2 * np.pi), rtol=1e-14)
+    np.testing.assert_allclose(window, np.exp(-((j - i) ** 2) / 9.0) / (2 * np.pi), rtol=1e-14)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_width_of_nan_gives_nan(kind):
+def test_width_of_nan_gives_nan(kind):
     window = jax.jit(lambda width: attention_windows(width[None], 5, kind))(jnp.float32(np.nan))
     assert np.isnan(window).all()
 
@@ -349,14 +352,14 @@ def test_logarithms_stay_finite_where_the_window_underflows(kind):
 
 
 @pytest.mark.parametrize("width", [0.1, 2.0, 5.0])
-def test_boxcar_and_bartlett_have_the_standard_deviation_of_the_gaussian(float64, width):
+def test_boxcar_and_bartlett_have_the_gaussian_deviation(float64, width):
     length, middle = 1001, 500
     offset = (np.arange(length) - middle) / length
     for kind in ("boxcar", "bartlett"):
         row = np.asarray(attention_windows((width,), length, kind, jnp.float64)[0, middle])
         assert row[middle] == row.max() == 1
         np.testing.assert_array_equal(row, row[::-1])
-        if width < 3:  # wider ones reach beyond the ends
+        if width < 3:  # wider windows reach beyond the ends
             deviation = np.sqrt(np.sum(row * offset**2) / row.sum())
             np.testing.assert_allclose(deviation, width / 9, rtol=0.02)
     i, j = np.mgrid[:length, :length]
@@ -368,7 +371,7 @@ def test_boxcar_and_bartlett_have_the_standard_deviation_of_the_gaussian(float64
     np.testing.assert_allclose(triangle, want, rtol=1e-9, atol=1e-15)
 
 
-def test_a_bank_is_the_stack_of_its_windows():
+def test_bank_is_the_stack_of_its_windows():
     bank = attention_windows((0.0, 2.0, 8.0), 9)
     for row, width in zip(bank, (0.0, 2.0, 8.0), strict=True):
         np.testing.assert_array_equal(row, attention_windows((width,), 9)[0])
@@ -384,33 +387,33 @@ def test_bad_windows_are_refused(arguments):
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_narrowest_windows_are_finite(kind, dtype):
+def test_narrowest_windows_are_finite(kind, dtype):
     log = log_attention_windows((1e-200, 0.01), 128, kind, dtype)
     assert np.isfinite(np.asarray(log)).all()
     for width in (1e-9, 1e-200):
         window = np.asarray(attention_windows((width,), 128, kind))
-        assert np.isfinite(window).all() and np.all(window.max(axis=-1) > 0)  # it sees itself
+        assert np.isfinite(window).all() and np.all(window.max(axis=-1) > 0)  # sees itself
 
 
 def _bits(seed=0, shape=(1 << 16,)):
     return np.asarray(random_bits(jax.random.key(seed), shape))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**31])
-def test_every_bit_is_fair_and_bytes_are_uniform(seed):
+@pytest.mark.parametrize("seed", [0, 2**31])
+def test_random_bits_are_fair_and_bytes_uniform(seed):
     bits = _bits(seed)
-    ones = ((bits[:, None] >> np.arange(32)) & 1).mean(axis=0)
-    assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(len(bits))  # five standard deviations
+    shares = ((bits[:, None] >> np.arange(32)) & 1).mean(axis=0)
+    assert np.abs(shares - 0.5).max() < 5 * 0.5 / np.sqrt(len(bits))  # five standard deviations
     for shift in (0, 8, 16, 24):
         counts = np.bincount((bits >> shift) & 255, minlength=256)
         assert stats.chisquare(counts).pvalue > 1e-5
 
 
-@pytest.mark.parametrize("lag", [1, 2, 64, 128, 4096])
-def test_neighbours_are_independent(lag):
-    kept = _bits(3) >= 2**31
-    table = np.histogram2d(kept[:-lag], kept[lag:], bins=2)[0]
-    assert stats.chi2_contingency(table).pvalue > 1e-5
+def test_neighbouring_bits_are_independent():
+    is_high = _bits(3) >= 2**31
+    for lag in (1, 2, 64, 128, 4096):
+        table = np.histogram2d(is_high[:-lag], is_high[lag:], bins=2)[0]
+        assert stats.chi2_contingency(table).pvalue > 1e-5, lag
 
 
 def test_streams_of_neighbouring_keys_are_independent():
@@ -420,7 +423,7 @@ def test_streams_of_neighbouring_keys_are_independent():
     assert np.abs(correlation).max() < 5 / np.sqrt(1 << 14)
 
 
-def test_bits_depend_on_the_row_major_index_alone():
+def test_bits_depend_on_the_row_major_index_only():
     key = jax.random.key(7)
     flat = random_bits(key, (24,))
     np.testing.assert_array_equal(random_bits(key, (2, 3, 4)).ravel(), flat)
@@ -433,7 +436,7 @@ def test_bits_depend_on_the_row_major_index_alone():
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 6])
 def test_rows_of_a_part_have_the_bits_of_the_batch(parts):
-    key, whole = jax.random.key(7), np.asarray(random_bits(jax.random.key(7), (6, 2, 5)))
+    key, batch_bits = jax.random.key(7), np.asarray(random_bits(jax.random.key(7), (6, 2, 5)))
 
     @jax.jit
     def bits_of_part(part):
@@ -441,35 +444,35 @@ def test_rows_of_a_part_have_the_bits_of_the_batch(parts):
             return random_bits(key, (6 // parts, 2, 5))
 
     for part in range(parts):
-        np.testing.assert_array_equal(bits_of_part(np.int32(part)), whole[part::parts])
-    np.testing.assert_array_equal(random_bits(key, (6, 2, 5)), whole)  # outside, as before
+        np.testing.assert_array_equal(bits_of_part(np.int32(part)), batch_bits[part::parts])
+    np.testing.assert_array_equal(random_bits(key, (6, 2, 5)), batch_bits)  # outside the part
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.31, 0.9])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_share_of_zeros_scale_and_dtype(rate, dtype):
+def test_dropout_share_scale_and_dtype(rate, dtype):
     x = jnp.full((1 << 16,), 2, dtype)
     y = dropout(jax.random.key(1), x, rate)
     assert y.dtype == dtype
     dropped = np.asarray(y) == 0
     deviation = np.sqrt(rate * (1 - rate) / len(dropped))
     assert abs(dropped.mean() - rate) < 5 * deviation
-    kept = np.asarray(y, np.float64)[~dropped]
-    np.testing.assert_allclose(kept, 2 / (1 - rate), rtol=0.01)
+    survivors = np.asarray(y, np.float64)[~dropped]
+    np.testing.assert_allclose(survivors, 2 / (1 - rate), rtol=0.01)
 
 
-def test_rates_of_zero_and_one():
+def test_dropout_rates_of_zero_and_one():
     x = jnp.arange(5.0)
     np.testing.assert_array_equal(dropout(jax.random.key(0), x, 0.0), x)
     np.testing.assert_array_equal(dropout(jax.random.key(0), x, 1.0), np.zeros(5))
 
 
-def test_gradient_is_the_mask():
+def test_dropout_gradient_is_the_mask():
     x = jnp.linspace(-1, 1, 64)
     key = jax.random.key(2)
     gradient = jax.grad(lambda x: jnp.sum(dropout(key, x, 0.5)))(x)
-    kept = np.asarray(dropout(key, jnp.ones(64), 0.5))
-    np.testing.assert_array_equal(gradient, kept)
+    mask = np.asarray(dropout(key, jnp.ones(64), 0.5))
+    np.testing.assert_array_equal(gradient, mask)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
@@ -482,25 +485,25 @@ def key_data(*arguments):
     return tuple(np.asarray(jax.random.key_data(derive_key(*arguments))).tolist())
 
 
-def test_a_key_is_another_one_for_another_seed_name_or_step():
-    found = {
+def test_derived_keys_differ_by_seed_name_and_step():
+    keys = {
         key_data(seed, name, step)
         for seed in (0, 1, 2**31)
         for name in ("params", "dropout", "negatives", "")
         for step in (0, 1, 2)
     }
-    assert len(found) == 36
-    assert key_data(1, "dropout", 2) == key_data(1, "dropout", 2) in found
+    assert len(keys) == 36
+    assert key_data(1, "dropout", 2) == key_data(1, "dropout", 2) in keys
     assert key_data(7, "params") == key_data(7, "params", 0)
 
 
-def test_a_seed_and_a_step_that_are_traced_give_the_same_key():
+def test_traced_seed_and_step_give_the_same_key():
     traced = jax.jit(lambda seed, step: derive_key(seed, "dropout", step))
     key = jax.random.key_data(traced(jnp.int32(5), jnp.int32(9)))
     assert tuple(key.tolist()) == key_data(5, "dropout", 9)
 
 
-def test_a_name_stands_for_its_cyclic_redundancy_check_and_no_hash_of_this_process():
-    """A seed repeats a run. The number is the check value that CRC-32 is defined with."""
+def test_derived_key_uses_crc32_of_the_name():
+    """Compare with the standard check value of CRC-32; Python's hash differs between processes."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(3), 0xCBF43926), 2)
     assert key_data(3, "123456789", 2) == tuple(jax.random.key_data(key).tolist())

@@ -16,11 +16,11 @@ RADII = (1e-6, 0.01, 1.0, 3.0, 6.0)
 """Distances from the origin, in units of the radius of curvature."""
 CURVATURES = (0.1, 1.0, 7.0)
 BOUND = {"float32": 3e-6, "float64": 3e-14}
-"""Two dozen eps."""
+"""Bound of relative errors, 24 eps."""
 
 
 def points(dtype, dim=4, radii=RADII):
-    """Space components in six directions, two of them the vertical axis, for each radius and c."""
+    """Return space components in six directions, two of them vertical, for each radius and c."""
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(6, dim))
     directions[4:] = 0
@@ -57,29 +57,29 @@ def lift(space, c):
 
 
 @pytest.mark.parametrize("name", ["klein", "half_space"])
-def test_coordinates_and_their_inverse_have_the_values_of_the_formulas(name, dtype):
+def test_charts_and_inverses_against_their_formulas(name, dtype):
     space, c = points(dtype)
     forward, formula = getattr(lorentz, f"to_{name}"), {"klein": klein, "half_space": half_space}
     coordinates = np.asarray(jax.jit(forward)(lift(space, c), c))
     assert coordinates.dtype == dtype and coordinates.shape == space.shape
-    back = jax.jit(getattr(lorentz, f"from_{name}"))(coordinates, c)
-    assert back.dtype == dtype
-    for s, got, point, curvature in zip(space, coordinates, back, c, strict=True):
+    restored = jax.jit(getattr(lorentz, f"from_{name}"))(coordinates, c)
+    assert restored.dtype == dtype
+    for s, got, point, curvature in zip(space, coordinates, restored, c, strict=True):
         exact, curvature = vector(s), mpf(float(curvature))
         want = formula[name](exact, curvature)
         assert relative_error(got, want) < BOUND[dtype]
-        if name == "half_space":  # its height by itself
+        if name == "half_space":  # the height separately
             assert relative_error(got[-1:], want[-1:]) < BOUND[dtype]
-        # Rounding the coordinates moves the point: by its τ² in the Klein model, near the origin
-        # by 1/√c in the half-space.
+        # Rounding the coordinates moves the point: by τ² in the Klein model, and by 1/√c near the
+        # origin in the half-space.
         root = float(mpmath.sqrt(curvature) * norm(exact))
-        worth = (1 + root**2) if name == "klein" else 1 + 1 / root + root
-        assert relative_error(point[1:], exact) < BOUND[dtype] * worth
+        condition = (1 + root**2) if name == "klein" else 1 + 1 / root + root
+        assert relative_error(point[1:], exact) < BOUND[dtype] * condition
 
 
 @pytest.mark.usefixtures("float64")
-def test_distances_are_those_of_the_models_metrics():
-    """Of the half-space arcosh(1 + |Δ|² / (2 h h')), of the Klein model by its inner product."""
+def test_charts_keep_the_distances_of_their_metrics():
+    """Compare arcosh(1 + |Δ|² / (2 h h')) in the half-space, and a cosine in the Klein model."""
     space, c = points("float64", radii=(0.1, 1.0, 3.0))
     x = lift(space, c)
     h, k = (jax.jit(f)(x, c) for f in (lorentz.to_half_space, lorentz.to_klein))
@@ -89,8 +89,8 @@ def test_distances_are_those_of_the_models_metrics():
         curvature = mpf(c[i])
         want = distance(vector(space[i]), vector(space[i + 1]), curvature)
         a, b = vector(h[i]), vector(h[i + 1])
-        apart = mpmath.fsum((p - q) ** 2 for p, q in zip(a, b, strict=True))
-        of_heights = mpmath.acosh(1 + apart / (2 * a[-1] * b[-1])) / mpmath.sqrt(curvature)
+        squared_gap = mpmath.fsum((p - q) ** 2 for p, q in zip(a, b, strict=True))
+        of_heights = mpmath.acosh(1 + squared_gap / (2 * a[-1] * b[-1])) / mpmath.sqrt(curvature)
         a, b = vector(k[i]), vector(k[i + 1])
         cosine = gap(a, b, curvature) / mpmath.sqrt(gap(a, a, curvature) * gap(b, b, curvature))
         of_klein = mpmath.acosh(cosine) / mpmath.sqrt(curvature)
@@ -110,7 +110,7 @@ def test_geodesics_are_straight_in_the_klein_model():
 
 
 @pytest.mark.usefixtures("float64")
-def test_both_charts_have_the_space_s_lengths_and_directions_at_the_origin():
+def test_charts_are_isometric_at_the_origin():
     origin, c = np.zeros(3), 0.7
     for chart in (lorentz.to_klein, lorentz.to_half_space):
         of_space = jax.jacfwd(lambda s, chart=chart: chart(lorentz.from_space(s, c), c))
@@ -127,23 +127,23 @@ def test_charts_have_two_derivatives(check):
     s, c = rng.normal(size=(4, 3)), np.array([0.3, 1.0, 2.0, 0.7])
     s[0], s[1, -1] = 0, 0  # the origin, and a point at the height where the form changes
 
-    def everything(s, c):
+    def evaluate(s, c):
         x = lorentz.from_space(s, c)
         k, h = lorentz.to_klein(x, c), lorentz.to_half_space(x, c)
         return k, h, lorentz.from_klein(k, c), lorentz.from_half_space(h, c)
 
-    check(everything, (s, c))
+    check(evaluate, (s, c))
 
 
-def test_values_and_gradients_are_finite_as_far_out_as_points_go():
+def test_charts_are_finite_at_the_most_distant_points():
     directions = np.concatenate([np.zeros((1, 3)), np.eye(3), -np.eye(3), np.full((1, 3), 3**-0.5)])
     u = (31.0 * directions).astype(np.float32)
 
-    def everything(x):
+    def evaluate(x):
         k, h = lorentz.to_klein(x), lorentz.to_half_space(x)
         return k, h, lorentz.from_klein(k), lorentz.from_half_space(h)
 
-    k, h, inside, x = check_finite(everything, (compiled.exp_map0(u),), jnp.float32)
+    k, h, inside, x = check_finite(evaluate, (compiled.exp_map0(u),), jnp.float32)
     assert (np.linalg.norm(k, axis=-1) < 1).all() and (h[:, -1] > 0).all()
     # Klein coordinates end at a distance of 7.2; the half-space has all points.
     assert (compiled.distance0(inside)[1:] > 7).all()
@@ -152,7 +152,7 @@ def test_values_and_gradients_are_finite_as_far_out_as_points_go():
     np.testing.assert_allclose(compiled.to_klein(outside), [0.6, 0.8], rtol=1e-5)
 
 
-def test_a_height_that_is_not_positive_is_refused_or_nan():
+def test_nonpositive_height_is_refused_or_nan():
     h = jnp.asarray([[1.0, 0.5], [2.0, 0.0]])
     with pytest.raises(ValueError, match="height"):
         lorentz.from_half_space(h)

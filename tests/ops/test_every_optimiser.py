@@ -1,4 +1,4 @@
-"""Every public transformation of optax on points: it learns, or it is refused before a step."""
+"""Public transformations of optax on points: each learns, or is refused before the first step."""
 
 import inspect
 
@@ -10,7 +10,7 @@ import optax.contrib
 import optax.transforms
 import pytest
 import test_optim
-from compiled import whole
+from compiled import compile_space
 
 from hlformer_jax.ops.manifolds import Lorentz, Poincare, Sphere
 from hlformer_jax.ops.optim import ManifoldError, riemannian
@@ -18,13 +18,13 @@ from hlformer_jax.ops.optim import ManifoldError, riemannian
 RATE = 0.05
 STEPS = 30
 
-# Modules of optax whose public functions are no transformations of gradients.
-OTHER_MODULES = (
+# Modules of optax whose public functions do not transform gradients.
+HELPER_MODULES = (
     *("losses", "schedules._schedule", "schedules._join", "microbatching", "tree_utils"),
     *("_src.linear_algebra", "_src.numerics", "_src.update", "_src.utils"),
 )
-# Public functions beside transformations, in the modules of these.
-OTHER_FUNCTIONS = {
+# Public functions that are not transformations, in the modules of transformations.
+HELPER_FUNCTIONS = {
     *("init_empty_state", "value_and_grad_from_state", "schedule_free_eval_params"),
     *("skip_large_updates", "skip_not_finite", "unitwise_clip", "unitwise_norm"),
     *("per_example_global_norm_clip", "per_example_layer_norm_clip"),
@@ -32,15 +32,15 @@ OTHER_FUNCTIONS = {
 
 
 def _public():
-    """The public functions of optax that make transformations, by name."""
-    found = {}
+    """Return the public functions of optax that make transformations, by name."""
+    functions = {}
     for module in (optax, optax.contrib, optax.transforms):
         for name, value in vars(module).items():
             is_maker = inspect.isfunction(value) or name == "MultiSteps"
             place = getattr(value, "__module__", "").removeprefix("optax.")
-            if is_maker and name[0] != "_" and not place.startswith(OTHER_MODULES):
-                found[name] = value
-    return {name: value for name, value in found.items() if name not in OTHER_FUNCTIONS}
+            if is_maker and name[0] != "_" and not place.startswith(HELPER_MODULES):
+                functions[name] = value
+    return {name: value for name, value in functions.items() if name not in HELPER_FUNCTIONS}
 
 
 PUBLIC = _public()
@@ -79,7 +79,7 @@ WRAPPERS = {
     "snapshot": lambda inner: optax.chain(inner, optax.snapshot("norm", optax.global_norm)),
     "split_real_and_imaginary": lambda inner: optax.contrib.split_real_and_imaginary(inner),
 }
-# Tests of test_optim.py compare their steps with those of what they wrap.
+# test_optim.py compares the steps of these wrappers with the wrapped optimiser.
 EXACT_WRAPPERS = test_optim.WRAPPERS.keys() & PUBLIC.keys()
 MAKERS = {
     "adadelta": lambda: optax.adadelta(1.0),
@@ -149,13 +149,13 @@ def make(name):
 
 
 SPACES = {"ball": Poincare(0.7), "hyperboloid": Lorentz(0.7), "sphere": Sphere(0.5)}
-# They take gradients of each example, with one more axis in front.
+# These take a gradient per example, with a leading axis.
 PER_EXAMPLE = {"differentially_private_aggregate", "dpsgd"}
-# It has no meaning for points.
+# Has no meaning for points.
 MEANINGLESS = {"keep_params_nonnegative"}
-# By definition nothing moves.
-STILL = {"set_to_zero"}
-# Their states hold coordinates of points, or something that cannot be transported.
+# Move nothing, by definition.
+UNMOVED = {"set_to_zero"}
+# Their states hold coordinates of points, or cannot be transported.
 REFUSED = {
     *("cocob", "scale_by_cocob", "dadapt_adamw", "dog", "dowg", "flatten", "galore"),
     *("scale_by_galore", "hutchinson_estimator_diag_hessian", "sophia", "lbfgs", "scale_by_lbfgs"),
@@ -164,33 +164,33 @@ REFUSED = {
     *("scale_by_distance_over_gradients", "schedule_free", "schedule_free_adamw"),
     "schedule_free_sgd",
 }
-# Optax 0.2.5, the oldest version that the package takes, lacks them.
+# Missing in optax 0.2.5, the oldest supported version.
 NEWER = {
     *("galore", "madgrad", "measure_with_ema", "monitor", "scale_by_galore", "scale_by_madgrad"),
     "snapshot",
 }
-# Tested without --all: two that scale by a parameter's size, and each kind of refusal.
+# Tested without --all: two that scale by the norm of a parameter, and each kind of refusal.
 DAILY = {"adaptive_grad_clip", "adafactor", "cocob", "lookahead"}
 
 
 @jax.jit
 def _losses(params, goals):
-    """Mean squared distances to the goals, geodesically convex, in each space."""
+    """Return the mean squared distance to the goals in each space; it is geodesically convex."""
     pairs = zip(SPACES.items(), goals.values(), strict=True)
     return {name: jnp.mean(space.distance(params[name], y) ** 2) for (name, space), y in pairs}
 
 
 def _points(seed):
     u = np.random.default_rng(seed).normal(0.3, 0.3, size=(4, 3)).astype(np.float32)
-    return {name: whole(space).exp_map0(u) for name, space in SPACES.items()}
+    return {name: compile_space(space).exp_map0(u) for name, space in SPACES.items()}
 
 
 def test_every_public_transformation_has_a_case():
-    named = {*COMPONENTS, *WRAPPERS, *EXACT_WRAPPERS, *MAKERS, *PER_EXAMPLE, *REFUSED, *STILL}
-    assert named - PUBLIC.keys() <= NEWER and len(PUBLIC) > 100
+    cases = {*COMPONENTS, *WRAPPERS, *EXACT_WRAPPERS, *MAKERS, *PER_EXAMPLE, *REFUSED, *UNMOVED}
+    assert cases - PUBLIC.keys() <= NEWER and len(PUBLIC) > 100
 
 
-# Optax's own notices of what is to be renamed, and of keys to be given.
+# Optax warns of deprecated names and of missing keys.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Specifying a key:UserWarning")
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_every_public_transformation_has_a_case():
         for n in sorted(PUBLIC.keys() - EXACT_WRAPPERS - MEANINGLESS)
     ],
 )
-def test_a_transformation_learns_or_is_refused(name):
+def test_transformation_learns_or_is_refused(name):
     start, goals = _points(0), _points(1)
     optimizer = riemannian(make(name), SPACES)
     if name in REFUSED:
@@ -211,8 +211,8 @@ def test_a_transformation_learns_or_is_refused(name):
     def total(params):
         return sum(_losses(params, goals).values())
 
-    # Compiled once, or twice where what monitors updates adds to its state in the first step. The
-    # same step in a loop of XLA's, after a first one, would always be compiled twice.
+    # Compiled once, or twice if a monitor adds to its state in the first step. In a loop of XLA the
+    # step would always be compiled twice.
     @jax.jit
     def step(params, state):
         value, gradients = jax.value_and_grad(total)(params)
@@ -230,4 +230,4 @@ def test_a_transformation_learns_or_is_refused(name):
     for space in SPACES:
         assert np.isfinite(after[space])
         learns = bool(after[space] < 0.9 * before[space])
-        assert learns is not (name in STILL), (space, after, before)
+        assert learns is not (name in UNMOVED), (space, after, before)

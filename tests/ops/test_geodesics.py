@@ -1,4 +1,4 @@
-"""Points between two others, against 80-digit arithmetic, up to √c · norm of 2.5e5."""
+"""Points of geodesics against 80-digit arithmetic, up to √c · norm = 2.5e5."""
 
 import ball_reference
 import jax
@@ -19,7 +19,7 @@ NORMS = (1e-6, 0.3, 1, 8, 30, 300, 8e4)
 
 
 def lorentz_cases(dtype):
-    """Pairs of space components with their curvatures, and the sizes to which errors relate."""
+    """Return pairs of space components, curvatures, and the sizes to which errors are relative."""
     rows = [
         (*reference.pair(kind, norm, 5, dtype), np.asarray(c, dtype), min(norm, 1 / c**0.5))
         for kind in reference.KINDS
@@ -30,14 +30,14 @@ def lorentz_cases(dtype):
 
 
 def assert_on_geodesic(got, want, size, bound, context):
-    """The error is relative to the point, or to the size if the point is nearer to the origin."""
+    """Assert an error relative to the point, or to `size` if the point is nearer to the origin."""
     error = reference.norm([mpf(float(a)) - b for a, b in zip(got, want, strict=True)])
     assert error <= bound * max(reference.norm(want), size), context
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_points_between_far_and_near_points_of_the_hyperboloid(dtype):
+def test_lorentz_geodesics_against_80_digits(dtype):
     x, y, c, size = lorentz_cases(dtype)
     fractions = np.asarray(INSIDE + BEYOND, dtype)
     ends = (lorentz.from_space(v, c) for v in (x, y))
@@ -56,7 +56,7 @@ def test_points_between_far_and_near_points_of_the_hyperboloid(dtype):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_points_between_points_of_the_ball_up_to_its_rim(dtype):
+def test_poincare_geodesics_against_80_digits(dtype):
     p, q, c, kinds = ball_reference.pairs(dtype, 3)
     fractions = np.asarray(INSIDE, dtype)
     got = np.asarray(poincare.geodesic(fractions[:, None], p, q, c))
@@ -74,7 +74,7 @@ def test_points_between_points_of_the_ball_up_to_its_rim(dtype):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
-def test_the_ends_are_returned_but_for_the_last_bit(module):
+def test_geodesics_return_their_ends_to_the_last_bit(module):
     rng = np.random.default_rng(0)
     u = np.float32(rng.normal(size=(2, 200, 3)) * rng.choice([1e-3, 1, 4], size=(200, 1)))
     x, y = module.exp_map0(u, np.float32(0.7))
@@ -82,15 +82,15 @@ def test_the_ends_are_returned_but_for_the_last_bit(module):
         np.testing.assert_array_max_ulp(module.geodesic(t, x, y, np.float32(0.7)), end, 1)
 
 
-# Distances of both ends from the origin: equal, near, and to both sides of a distance of 0.96 from
-# each other, where one formula takes over from the other.
+# Distances of both ends from the origin: equal, near, and on both sides of a mutual distance of
+# 0.96, where the formula changes.
 RADII = [(0, 0), (1e-3, 1e-3), (0.4, 0.4), (0.6, 0.6), (3, 3), (3, 0.1), (8, 8), (8, 1)]
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
-def test_derivatives_in_every_argument_agree_with_those_in_float64(module):
-    radii = np.float64(RADII if module is lorentz else RADII[:-2])  # the ball's 8 is at its rim
+def test_float32_derivatives_agree_with_float64(module):
+    radii = np.float64(RADII if module is lorentz else RADII[:-2])  # 8 is at the rim
     count = 10 * len(radii)
     u = np.random.default_rng(1).normal(size=(2, count, 3))
     u /= np.linalg.norm(u, axis=-1, keepdims=True)
@@ -100,7 +100,10 @@ def test_derivatives_in_every_argument_agree_with_those_in_float64(module):
 
     def slopes(t, x, y, c):
         weights = np.cos(np.arange(x.size, dtype=x.dtype)).reshape(x.shape)
-        point = lambda *args: jnp.sum(weights * module.geodesic(*args))
+
+        def point(*args):
+            return jnp.sum(weights * module.geodesic(*args))
+
         return jax.grad(point, (0, 1, 2, 3))(t, x, y, c)
 
     args = t, x, y, np.ones(count, np.float32)
@@ -108,11 +111,11 @@ def test_derivatives_in_every_argument_agree_with_those_in_float64(module):
     want = jax.jit(slopes)(*map(np.float64, args))
     # Rounding a point of the ball at the distance 3 changes 1 − |p|² by 10 eps of its size.
     bound = np.finfo(np.float32).eps * (4 if module is lorentz else 40)
-    for one, other in zip(got, want, strict=True):
-        assert one.dtype == np.float32 and np.isfinite(one).all()
-        one, other = (np.asarray(v).reshape(count, -1) for v in (one, other))
-        size = np.abs(other).max(-1, keepdims=True) + np.abs(x).max(-1, keepdims=True)
-        assert (np.abs(one - other) <= bound * size).all()
+    for actual, expected in zip(got, want, strict=True):
+        assert actual.dtype == np.float32 and np.isfinite(actual).all()
+        actual, expected = (np.asarray(v).reshape(count, -1) for v in (actual, expected))
+        size = np.abs(expected).max(-1, keepdims=True) + np.abs(x).max(-1, keepdims=True)
+        assert (np.abs(actual - expected) <= bound * size).all()
 
 
 @pytest.mark.slow  # it takes seconds
@@ -121,7 +124,10 @@ def test_points_far_beyond_the_ends_are_finite(module):
     ends = module.exp_map0(np.float32([[8, 0, 0], [-8, 1, 0], [1e-3, 0, 0], [1e-3, 1e-6, 0]]))
     x, y = ends[::2], ends[1::2]
     for t in (-1e6, -9.0, 9.0, 1e6):
-        point = lambda t: jnp.sum(module.geodesic(t, x, y))
+
+        def point(t):
+            return jnp.sum(module.geodesic(t, x, y))
+
         assert np.isfinite(module.geodesic(t, x, y)).all()
         assert np.isfinite(jax.grad(point)(t))
 
@@ -132,7 +138,7 @@ FRACTIONS = (0, 0.3, 0.5, 1 - 2.0**-20, 1)
 
 
 def pair_at(model, radius, length, rng):
-    """A point at a distance from the origin, and one at a distance from it in any direction."""
+    """Return a point at distance `radius` from the origin, and a second at `length` from it."""
     outward, across = np.linalg.qr(rng.normal(size=(3, 2)))[0].T
     angle = rng.uniform(0, np.pi)
     along = np.cosh(length) * np.sinh(radius)
@@ -149,7 +155,7 @@ def space_geodesic(t, x, y, c):
 
 
 def exact_geodesic(t, x, y, c):
-    """The space components in 80 digits, by the weights of the ends."""
+    """Return the space components in 80 digits, by the weights of the ends."""
     length = 2 * mpmath.asinh(mpmath.sqrt(c * reference.squared_distance(x, y, c)) / 2)
     by_x, by_y = (mpmath.sinh(share * length) / mpmath.sinh(length) for share in (1 - t, t))
     return [by_x * a + by_y * b for a, b in zip(x, y, strict=True)]
@@ -162,7 +168,7 @@ def exact_ball_geodesic(t, p, q, c):
 
 
 def at(args, direction, step):
-    """Arguments t, x, y, c moved by a step along a direction."""
+    """Return the arguments t, x, y, c moved by a step along a direction."""
     return [
         ball_reference.plus(value, ball_reference.times(step, by))
         if isinstance(value, list)
@@ -176,17 +182,17 @@ def difference(a, b):
 
 
 def exact_columns(exact, args, name):
-    """Derivatives in the numbers of an argument, by central differences in 80 digits."""
+    """Yield derivatives in the numbers of an argument, by central differences in 80 digits."""
     for j in range(3 if name in "xy" else 1):
         basis = [mpf(i == j) for i in range(3)]
         zero = [mpf(0)] * 3
         direction = [
             basis
-            if name == other and name in "xy"
+            if name == argument and name in "xy"
             else zero
-            if other in "xy"
-            else mpf(name == other)
-            for other in "txyc"
+            if argument in "xy"
+            else mpf(name == argument)
+            for argument in "txyc"
         ]
         step = mpf(10) ** -20
         ends = (exact(*at(args, direction, sign * step)) for sign in (1, -1))
@@ -202,7 +208,7 @@ MODELS = [
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("model", "function", "exact"), MODELS)
-def test_values_and_gradients_of_near_and_distant_ends_far_out(model, function, exact, dtype):
+def test_values_and_gradients_far_out_against_80_digits(model, function, exact, dtype):
     rng, rows = np.random.default_rng(2), []
     for radius in RADII_OF_STARTS:
         for length in LENGTHS:
@@ -220,7 +226,7 @@ def test_values_and_gradients_of_near_and_distant_ends_far_out(model, function, 
         bound = 32 * float(np.finfo(dtype).eps) / (1 if model is lorentz else 1 - outermost)
         assert_on_geodesic(values[i], want, 0, bound, (i, t))
         for name, block in zip("txyc", slopes, strict=True):
-            # Far out c hardly changes the result: the error relates to the point.
+            # Far out c hardly changes the result, so the error is relative to the point.
             least = reference.norm(want) if name == "c" else 0
             columns = list(exact_columns(exact, row, name))
             size = max(reference.norm([a for column in columns for a in column]), least)
@@ -235,7 +241,7 @@ def test_values_and_gradients_of_near_and_distant_ends_far_out(model, function, 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize(("model", "function", "exact"), MODELS)
-def test_second_derivatives_on_both_sides_of_the_switch(model, function, exact):
+def test_second_derivatives_at_the_change_of_formulas(model, function, exact):
     rng, rows = np.random.default_rng(3), []
     for radius in (0.5, 3):
         for length in (1e-3, 0.96242, 0.96243, 3):
@@ -246,17 +252,19 @@ def test_second_derivatives_on_both_sides_of_the_switch(model, function, exact):
     @jax.jit
     @jax.vmap
     def second(*args):
-        line = lambda s: function(*(value + s * by for value, by in zip(args, along, strict=True)))
+        def line(s):
+            return function(*(value + s * by for value, by in zip(args, along, strict=True)))
+
         return jax.jacfwd(jax.jacfwd(line))(0.0)
 
     step = mpf(10) ** -20
     direction = [reference.vector(v) if np.ndim(v) else mpf(v) for v in along]
     for got, *row in zip(second(*args), *args, strict=True):
         row = [reference.vector(v) if np.ndim(v) else mpf(float(v)) for v in row]
-        behind, here, ahead = (exact(*at(row, direction, k * step)) for k in (-1, 0, 1))
-        bend = difference(difference(ahead, here), difference(here, behind))
+        behind, middle, ahead = (exact(*at(row, direction, k * step)) for k in (-1, 0, 1))
+        bend = difference(difference(ahead, middle), difference(middle, behind))
         want = ball_reference.times(1 / step**2, bend)
-        assert reference.relative_error(got, want) < 1e-12  # as `lorentz` says of values
+        assert reference.relative_error(got, want) < 1e-12  # the bound of `lorentz` for values
 
 
 @pytest.mark.slow  # it takes seconds
@@ -265,9 +273,10 @@ def test_second_derivatives_of_tiny_and_equal_ends_are_finite(module):
     sizes = np.float32([0, 1e-32, 1e-29, 1e-19, 1e-3])
     u = np.float32([0.6, 0.8, 0]) * sizes[:, None]
     across = np.float32([0, 0, 1e-6]) * sizes[:, None]
-    total = lambda t, u, v, c: jnp.sum(
-        module.geodesic(t, module.exp_map0(u, c), module.exp_map0(v, c), c)
-    )
+
+    def total(t, u, v, c):
+        return jnp.sum(module.geodesic(t, module.exp_map0(u, c), module.exp_map0(v, c), c))
+
     hessian = jax.jit(jax.vmap(jax.hessian(total, (0, 1, 2, 3))))
     for c in np.float32([1e-3, 1, 1e3]):
         for v in (u, u + across):
@@ -275,7 +284,7 @@ def test_second_derivatives_of_tiny_and_equal_ends_are_finite(module):
             assert all(np.isfinite(block).all() for block in jax.tree.leaves(blocks))
 
 
-def test_points_between_points_of_the_rim_are_projected():
+def test_geodesics_between_points_outside_stay_inside():
     rng = np.random.default_rng(4)
     p, q = rng.normal(size=(2, 500, 3))
     c = np.float32(rng.choice([1e-3, 1, 1e3], size=500))

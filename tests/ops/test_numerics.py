@@ -41,16 +41,16 @@ def test_zero_gives_zero_and_gradient_zero(dtype):
 def test_primitives_are_twice_differentiable_away_from_zero():
     v = jnp.array([0.3, -1.2, 2.0])
 
-    def everything(v):
+    def evaluate(v):
         v = jnp.asarray(v)
         unit, norm = numerics.safe_normalize(v)
         return unit, norm, numerics.safe_atan2(v[1], v[2]), numerics.safe_sqrt(v[0])
 
-    check_grads(everything, (v,), order=2, modes=("fwd", "rev"))
+    check_grads(evaluate, (v,), order=2, modes=("fwd", "rev"))
 
 
 @pytest.mark.parametrize("size", [1e-20, 1.0, 1e18])
-def test_angle_keeps_its_gradient_where_the_squares_leave_float32(size):
+def test_atan2_gradient_survives_squares_beyond_float32(size):
     y, x = jnp.float32(3 * size), jnp.float32(-4 * size)
     np.testing.assert_allclose(numerics.safe_atan2(y, x), np.arctan2(3, -4), rtol=1e-6)
     gradient = jax.grad(numerics.safe_atan2, argnums=(0, 1))(y, x)
@@ -58,7 +58,7 @@ def test_angle_keeps_its_gradient_where_the_squares_leave_float32(size):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_limit_leaves_short_vectors_alone_and_turns_long_ones_only():
+def test_limit_norm_shortens_long_vectors_only():
     short, long = jnp.array([0.3, 0.4]), jnp.array([30.0, 40.0])
     limit = jnp.asarray(5.0)
     np.testing.assert_array_equal(numerics.limit_norm(short, limit), short)
@@ -69,16 +69,17 @@ def test_limit_leaves_short_vectors_alone_and_turns_long_ones_only():
     check_grads(numerics.limit_norm, (long, limit), order=2, modes=("fwd", "rev"))
 
 
-def test_nan_is_not_taken_for_a_zero():
+def test_nan_is_not_taken_for_a_small_number():
     nan = jnp.full(3, jnp.nan)
-    for function in (numerics.safe_norm, numerics.safe_sqrt):
+    smooth = (function for function, _ in SMOOTH.values())
+    for function in (numerics.safe_norm, numerics.safe_sqrt, *smooth):
         assert jnp.isnan(function(nan)).all()
     assert jnp.isnan(numerics.safe_atan2(nan, nan)).all()
     assert jnp.isnan(numerics.limit_norm(nan, jnp.asarray(1.0))).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_products_of_the_farthest_points_are_finite(dtype):
+def test_products_of_the_most_distant_points_are_finite(dtype):
     largest = mpmath.sinh(mpf(numerics.max_hyperbolic_norm(dtype)))
     assert 100 * largest**2 < mpf(float(jnp.finfo(dtype).max))
 
@@ -98,21 +99,21 @@ def test_half_precision_norms_are_computed_in_float32():
     np.testing.assert_allclose(numerics.safe_norm(v), 5e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-23, 1e-20, 1e-18, 1.0])
-def test_the_inverse_of_a_tiny_norm_has_a_finite_gradient(size):
-    v = jnp.asarray([size, 0.0], jnp.float32)
-    assert np.isfinite(jax.grad(numerics.inverse_norm)(v)).all()
+def test_inverse_of_a_tiny_norm_has_a_finite_gradient():
+    for size in (0.0, 1e-30, 1e-23, 1e-20, 1e-18, 1.0):
+        v = jnp.asarray([size, 0.0], jnp.float32)
+        assert np.isfinite(jax.grad(numerics.inverse_norm)(v)).all(), size
 
 
 def test_angle_of_zero_follows_its_sign():
     for dtype in ("float32", "float64"):
-        pi, zero, one = (jnp.asarray(x, dtype) for x in (np.pi, 0.0, 1.0))
-        assert numerics.safe_atan2(zero, -one) == pi
-        assert numerics.safe_atan2(-zero, -one) == -pi
-        assert jax.grad(numerics.safe_atan2)(-zero, -one) == -1
+        pi, zero, unit = (jnp.asarray(x, dtype) for x in (np.pi, 0.0, 1.0))
+        assert numerics.safe_atan2(zero, -unit) == pi
+        assert numerics.safe_atan2(-zero, -unit) == -pi
+        assert jax.grad(numerics.safe_atan2)(-zero, -unit) == -1
 
 
-def test_a_sum_of_products_of_many_terms_is_rounded_as_one_of_few():
+def test_sum_of_many_products_is_rounded_like_few():
     rng = np.random.default_rng(0)
     for count in (1, 7, 8, 9, 1000, 100_000):
         weights, values = rng.uniform(size=(2, count)), np.full((count, 3), 0.1)
@@ -122,7 +123,7 @@ def test_a_sum_of_products_of_many_terms_is_rounded_as_one_of_few():
         np.testing.assert_allclose(got, wide, rtol=bound)
 
 
-def test_the_inverse_of_a_tiny_number_has_a_derivative_that_can_be_multiplied():
+def test_inverse_of_a_tiny_number_has_a_finite_slope():
     for c in (1e-24, 1e-19, 1.2e-19, 1.0, 1e30):
         c = jnp.float32(c)
         np.testing.assert_allclose(numerics.inverse(c), 1 / c, rtol=1e-6)
@@ -139,18 +140,18 @@ SMOOTH = {
     "tanhc_sqrt": (numerics.tanhc_sqrt, lambda r: mpmath.tanh(r) / r),
     "artanhc_sqrt": (numerics.artanhc_sqrt, lambda r: mpmath.atanh(r) / r),
 }
-THRESHOLDS = [0.062, 0.063, 0.124, 0.126, 0.24, 0.26, 0.3, 0.5, 0.999]  # and both their sides
+THRESHOLDS = [0.062, 0.063, 0.124, 0.126, 0.24, 0.26, 0.3, 0.5, 0.999]  # both sides of each
 
 
 def arguments(name, *more):
-    """Squares on both sides of all thresholds, and larger ones where there may be any."""
+    """Return squares on both sides of all thresholds, and larger ones in the domain."""
     return [*more, *THRESHOLDS, *([] if name == "artanhc_sqrt" else [1, 2, 40, 640])]
 
 
 @pytest.mark.parametrize("name", SMOOTH)
 # sinh of 25 has 25 times the relative error of its argument.
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 5e-6), ("float64", 1e-14)])
-def test_smooth_functions_of_the_squared_norm_on_both_sides_of_their_thresholds(name, dtype, bound):
+def test_smooth_functions_on_both_sides_of_their_thresholds(name, dtype, bound):
     function, exact = SMOOTH[name]
     z = np.array(arguments(name, 1e-30, 1e-12, 1e-3), dtype)
     want = [exact(mpmath.sqrt(a)) for a in vector(z)]
@@ -161,16 +162,16 @@ def test_smooth_functions_of_the_squared_norm_on_both_sides_of_their_thresholds(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMOOTH)
-def test_smooth_functions_of_the_squared_norm_have_second_derivatives(name):
+def test_smooth_functions_have_second_derivatives(name):
     z = jnp.array([0.0, 1e-30, 1e-9, 0.0625, 0.3, 0.9 if name == "artanhc_sqrt" else 30.0])
     check_grads(SMOOTH[name][0], (z,), order=2, modes=("fwd", "rev"))
 
 
-# Just above their thresholds the slopes cancel by z, second derivatives by z².
+# Just above the thresholds slopes cancel by z, and second derivatives by z².
 @pytest.mark.parametrize(("order", "bound"), [(1, 64), (2, 2000)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", SMOOTH)
-def test_slopes_of_smooth_functions_on_both_sides_of_their_thresholds(name, dtype, order, bound):
+def test_slopes_on_both_sides_of_the_thresholds(name, dtype, order, bound):
     function, exact = SMOOTH[name]
     slope = function
     for _ in range(order):
@@ -191,13 +192,8 @@ def test_sinhc_of_a_zero_vector_has_the_hessian_of_its_series():
     np.testing.assert_allclose(hessian, np.eye(2) / 3, rtol=1e-15)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
-def test_nan_is_not_taken_for_a_small_number(name):
-    assert jnp.isnan(SMOOTH[name][0](jnp.full(3, jnp.nan))).all()
-
-
 @pytest.mark.parametrize("name", ["scaled_sinh", "scaled_asinh"])
-def test_an_overflowing_slope_in_the_curvature_does_not_spoil_a_constant_curvature(name):
+def test_overflowing_slope_in_a_constant_curvature_is_harmless(name):
     function = getattr(numerics, name)
     v, c = jnp.float32(1e15), jnp.float32(1e-30)  # √c v is 1, the slope in c about 1e44
     slope = jax.jvp(lambda v, c: function(v, c), (v, c), (jnp.ones_like(v), jnp.zeros_like(c)))[1]
@@ -217,7 +213,7 @@ def test_scaled_sinh_and_its_slope_are_exact_to_two_eps(dtype):
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_branch_for_any_element_stays_a_branch_under_vmap():
+def test_branch_on_any_element_survives_vmap():
     def function(v):
         return numerics.limit_norm(v, 1.0)
 

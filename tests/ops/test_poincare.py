@@ -1,4 +1,4 @@
-"""The Poincaré ball against 80 digits, differences and geoopt; its rim, and hyperplanes in both."""
+"""The Poincaré ball against 80 digits, differences and geoopt; its rim; hyperplanes."""
 
 import pathlib
 
@@ -27,7 +27,7 @@ def from_space(x, c=1.0):
 
 
 def _points(count, c=C):
-    """Points of the ball, one for each curvature, up to nine tenths of the way to the rim."""
+    """Return points of the ball for each curvature, up to 0.9 of the radius."""
     rng = np.random.default_rng(0)
     p = rng.normal(size=(count, len(c), 4))
     p /= np.linalg.norm(p, axis=-1, keepdims=True)
@@ -35,7 +35,7 @@ def _points(count, c=C):
 
 
 @pytest.mark.parametrize(("dtype", "dim"), PRECISIONS)
-def test_values_there_and_back(dtype, dim):
+def test_conversion_between_models_and_back(dtype, dim):
     rows = [
         (reference.pair("generic", norm, dim, dtype)[0], np.asarray(c, dtype))
         for norm in reference.NORMS
@@ -43,8 +43,8 @@ def test_values_there_and_back(dtype, dim):
     ]
     x, c = map(np.stack, zip(*rows, strict=True))
     ball = np.asarray(from_space(x, c))
-    back = np.asarray(poincare.to_lorentz(ball, c))
-    assert ball.dtype == back.dtype == dtype
+    restored = np.asarray(poincare.to_lorentz(ball, c))
+    assert ball.dtype == restored.dtype == dtype
     for i in range(len(rows)):
         space, p, curvature = reference.vector(x[i]), reference.vector(ball[i]), mpf(float(c[i]))
         scale = 1 + sqrt(curvature) * reference.time(space, curvature)
@@ -52,12 +52,12 @@ def test_values_there_and_back(dtype, dim):
         scale = 2 / (1 - curvature * reference.dot(p, p))
         space = [scale * a for a in p]
         want = [reference.time(space, curvature), *space]
-        assert reference.relative_error(back[i], want) <= BOUND[dtype]
-    np.testing.assert_allclose(back[:, 1:], x, rtol=0, atol=50 * BOUND[dtype])
+        assert reference.relative_error(restored[i], want) <= BOUND[dtype]
+    np.testing.assert_allclose(restored[:, 1:], x, rtol=0, atol=50 * BOUND[dtype])
 
 
-# In units of eps / (1 − √c |p|); at most 3.5 were seen, and 13.5 for the exponential map of a
-# vector that leads from the rim through the middle to the rim.
+# In units of eps / (1 − √c |p|). Measured: at most 3.5, and 13.5 for the exponential map of a
+# vector that leads from the rim through the centre to the rim.
 CONDITION = 16
 
 MATRIX = np.array([[0.5, -1, 0.3], [0, 1, 2], [1, 0, 0], [0.2, 0.1, 0]])
@@ -69,7 +69,7 @@ def _gyromidpoint(p, q, t, c):
     return poincare.gyromidpoint(jnp.stack([p, q], -2), weights, c)[..., 0, :]
 
 
-# Every function, of two points, a vector, a number and c.
+# Functions of two points, a vector, a number and c.
 CALLS = {
     "conformal_factor": lambda p, q, v, t, c: poincare.conformal_factor(p, c),
     "tangent_norm": lambda p, q, v, t, c: poincare.tangent_norm(p, v, c),
@@ -97,7 +97,7 @@ CALLS = {
 
 
 def _of_pairs(name):
-    """A function of two points and c, the second of which is the vector as well."""
+    """Return a function of two points and c that uses the second point as the vector as well."""
     turned, t = name in ("gyration", "parallel_transport"), -1.5 if "scalar" in name else 0.3
     return lambda p, q, c: CALLS[name](p, q, p - q + 1 if turned else q, t, c)
 
@@ -106,20 +106,20 @@ OPS = {name: _of_pairs(name) for name in CALLS}
 KINKS = {"tangent_norm", "distance", "distance0", "geodesic_unit"}  # where a norm is 0
 
 
-def _values(p, q, c, v, w, half):
-    """All results for pairs of points, tangent vectors v, w at the first, and half the way."""
-    return {name: call(p, q, v, half, c) for name, call in CALLS.items()} | {
+def _values(p, q, c, v, w, share):
+    """Return all results for pairs of points, tangent vectors v, w at the first, and a share."""
+    return {name: call(p, q, v, share, c) for name, call in CALLS.items()} | {
         "exp_map, long": poincare.exp_map(p, w, c),
         "mobius_add, inverse": poincare.mobius_add(-p, q, c),
     }
 
 
-def _exact_values(p, q, c, v, w, half):
-    distance, lean = exact.distance(p, q, c), exact.conformal_factor(p, c)
+def _exact_values(p, q, c, v, w, share):
+    distance, ratio = exact.distance(p, q, c), exact.conformal_factor(p, c)
     zero = [mpf(0)] * len(p)
     return {
-        "conformal_factor": lean,
-        "tangent_norm": lean * reference.norm(v),
+        "conformal_factor": ratio,
+        "tangent_norm": ratio * reference.norm(v),
         "distance": distance,
         "squared_distance": 4 / c * mpmath.sinh(mpmath.sqrt(c) * distance / 2) ** 2,
         "distance0": exact.distance(zero, p, c),
@@ -130,37 +130,37 @@ def _exact_values(p, q, c, v, w, half):
         "log_map": exact.log_map(p, q, c),
         "mobius_add": exact.mobius_add(p, q, c),
         "mobius_add, inverse": exact.mobius_add(exact.times(-1, p), q, c),
-        "mobius_scalar_mul": exact.exp_map0(exact.times(half, exact.log_map0(p, c)), c),
+        "mobius_scalar_mul": exact.exp_map0(exact.times(share, exact.log_map0(p, c)), c),
         "gyration": exact.gyration(p, q, v, c),
         "parallel_transport": exact.parallel_transport(p, q, v, c),
         "transport0": exact.times(1 - c * reference.dot(q, q), v),
-        "gyromidpoint": exact.gyromidpoint([p, q], [1 - half, half], c),
+        "gyromidpoint": exact.gyromidpoint([p, q], [1 - share, share], c),
     }
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("dim", [3, pytest.param(127, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", SLOW_FLOAT64)  # geoopt's values are in float64
-def test_values_from_the_origin_to_the_rim(dtype, dim):
+def test_ball_values_against_80_digits(dtype, dim):
     p, q, c, kinds = exact.pairs(dtype, dim)
     eps = float(jnp.finfo(dtype).eps)
     run = jax.jit(_values)
-    half = np.asarray(0.375, dtype) + 0 * c
+    share = np.asarray(0.375, dtype) + 0 * c
     w = np.asarray(poincare.log_map(p, q, c)) * np.asarray(0.75, dtype)
-    got = {name: np.asarray(value) for name, value in run(p, q, c, q - p / 2, w, half).items()}
+    got = {name: np.asarray(value) for name, value in run(p, q, c, q - p / 2, w, share).items()}
     for i, kind in enumerate(kinds):
         args = [*map(reference.vector, (p[i], q[i])), mpf(float(c[i]))]
         args += [*map(reference.vector, (q[i] - p[i] / 2, w[i])), mpf(0.375)]
         root = float(c[i]) ** 0.5
         norms = [float(reference.norm(point)) for point in args[:2]]
         bound = max(BOUND[dtype], CONDITION * eps / (1 - root * max(norms)))
-        # Of smaller ones no square is left; sums of points have the rounding of their terms.
+        # Squares of smaller points underflow; sums of points have the rounding of their terms.
         tiny = float(jnp.finfo(dtype).tiny) ** (0.5 if norms[0] > 1e-25 else 1)
         for name, want in _exact_values(*args).items():
             assert got[name].dtype == dtype
             want = want if isinstance(want, list) else [want]
-            found = reference.vector(np.atleast_1d(got[name][i]))
-            error = float(reference.norm(exact.plus(found, exact.times(-1, want))))
+            actual = reference.vector(np.atleast_1d(got[name][i]))
+            error = float(reference.norm(exact.plus(actual, exact.times(-1, want))))
             size = float(reference.norm(want))
             if name == "exp_map, long":  # through the origin, and near it
                 size = max(size, min(norms[0], 1e-3 / root))
@@ -172,41 +172,41 @@ def test_values_from_the_origin_to_the_rim(dtype, dim):
 
 
 @jax.jit
-def _recorded_values(known, c):
-    """What geoopt recorded, of its arguments."""
-    x, y, v, t = (known[name] for name in "xyvt")
-    other = {
-        "mobius_scalar_mul": poincare.mobius_scalar_mul(known["r"], x, c),
-        "mobius_matvec": poincare.mobius_matvec(known["matrix"], x, c),
-        "gyromidpoint": poincare.gyromidpoint(x, known["weights"][None], c)[0],
+def _recorded_values(recorded, c):
+    """Return the values of the recorded functions for the recorded arguments."""
+    x, y, v, t = (recorded[name] for name in "xyvt")
+    special = {
+        "mobius_scalar_mul": poincare.mobius_scalar_mul(recorded["r"], x, c),
+        "mobius_matvec": poincare.mobius_matvec(recorded["matrix"], x, c),
+        "gyromidpoint": poincare.gyromidpoint(x, recorded["weights"][None], c)[0],
         "midpoint": poincare.gyromidpoint(x, None, c)[0],
     }
-    same = (set(CALLS) & set(known)) - set(other)
-    return other | {name: CALLS[name](x, y, v, t, c) for name in same}
+    names = (set(CALLS) & set(recorded)) - set(special)
+    return special | {name: CALLS[name](x, y, v, t, c) for name in names}
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
-def test_results_equal_those_that_geoopt_recorded(c):
-    known = {name.split("/")[1]: GOLDEN[name] for name in GOLDEN if name.startswith(f"{c}/")}
-    values = _recorded_values(known, c)
+def test_results_equal_the_recording_of_geoopt(c):
+    recorded = {name.split("/")[1]: GOLDEN[name] for name in GOLDEN if name.startswith(f"{c}/")}
+    values = _recorded_values(recorded, c)
     assert len(values) == 19
     for name, value in values.items():
         if name in ("exp_map", "geodesic", "geodesic_unit", "mobius_scalar_mul", "mobius_add"):
-            # geoopt moves results beyond 1 − 1e-5 inside, and arguments of its artanh.
-            clear = np.sqrt(c) * np.linalg.norm(known[name], axis=-1) < 0.9999
-            assert clear.sum() >= 3
-            value, known[name] = value[clear], known[name][clear]
-        np.testing.assert_allclose(value, known[name], rtol=1e-10, atol=1e-10, err_msg=name)
-    got = poincare.hyperplane_distance(known["x"], known["z"], known["normal"], c)
-    np.testing.assert_allclose(got, known["hyperplane"], rtol=1e-10, atol=1e-12)
+            # geoopt moves results, and arguments of artanh, beyond 1 − 1e-5 inside.
+            is_unclipped = np.sqrt(c) * np.linalg.norm(recorded[name], axis=-1) < 0.9999
+            assert is_unclipped.sum() >= 3
+            value, recorded[name] = value[is_unclipped], recorded[name][is_unclipped]
+        np.testing.assert_allclose(value, recorded[name], rtol=1e-10, atol=1e-10, err_msg=name)
+    got = poincare.hyperplane_distance(recorded["x"], recorded["z"], recorded["normal"], c)
+    np.testing.assert_allclose(got, recorded["hyperplane"], rtol=1e-10, atol=1e-12)
 
 
 _slopes = jax.jit(jax.grad(poincare.distance, (0, 1)))
 
 
 @pytest.mark.parametrize("size", [1e-33, 1e-30, 1e-20])
-def test_distances_of_the_tiniest_points_and_their_gradients(size):
+def test_distances_and_gradients_of_tiny_points(size):
     p, q = jnp.asarray([3 * size, 0], jnp.float32), jnp.asarray([0, 4 * size], jnp.float32)
     np.testing.assert_allclose(poincare.distance(p, q), 10 * size, rtol=1e-6)
     np.testing.assert_allclose(poincare.distance0(p), 6 * size, rtol=1e-6)
@@ -214,13 +214,13 @@ def test_distances_of_the_tiniest_points_and_their_gradients(size):
     assert not np.any(_slopes(p, p))
 
 
-def test_gradients_near_coincident_points_have_the_length_of_the_metric():
+def test_gradients_near_coincident_points_have_metric_length():
     p = jnp.asarray([0.3, -0.5, 0.6])
     for gap in (1e-12, 1e-9, 1e-6):
         q = p + gap * jnp.asarray([0.6, 0.8, 0])
         gradient, _ = _slopes(p, q)
         want = -poincare.conformal_factor(p) * jnp.asarray([0.6, 0.8, 0])
-        # What of the gap is left after rounding the points.
+        # Rounding the points changes the gap.
         np.testing.assert_allclose(gradient, want, atol=1e-15 / gap + 20 * gap)
 
 
@@ -256,39 +256,50 @@ def test_second_derivatives_wherever_the_functions_are_smooth():
     inside = [name for name in POINTS if name != "inwards through the middle"]
     p, q = _awkward(inside)
     smooth = sorted(set(OPS) - KINKS)
-    everything = lambda p, q, c: [OPS[name](p, q, c) for name in smooth]
-    check_curvature(everything, (p, q, jnp.full(len(inside), 0.7)))
-    apart = ("generic", "far", "collinear", "antipodal")
-    p, q = _awkward(apart)
-    everything = lambda p, q, c: [OPS[name](p, q, c) for name in sorted(KINKS)]
-    check_curvature(everything, (p, q, jnp.full(len(apart), 0.7)))
+
+    def evaluate(p, q, c):
+        return [OPS[name](p, q, c) for name in smooth]
+
+    check_curvature(evaluate, (p, q, jnp.full(len(inside), 0.7)))
+    distinct = ("generic", "far", "collinear", "antipodal")
+    p, q = _awkward(distinct)
+
+    def evaluate(p, q, c):
+        return [OPS[name](p, q, c) for name in sorted(KINKS)]
+
+    check_curvature(evaluate, (p, q, jnp.full(len(distinct), 0.7)))
     p, v = _awkward(["inwards through the middle", "far", "generic"])
     check_curvature(poincare.exp_map, (p, v, jnp.full(3, 0.7)))
 
 
 @pytest.mark.parametrize("dtype", SLOW_FLOAT64)
-def test_the_way_between_the_models_is_finite_up_to_and_beyond_the_edge(dtype):
+def test_conversion_between_models_is_finite_beyond_the_rim(dtype):
     radii = [0, 1e-20, 1e-6, 0.5, 1, 80]
     x = np.array([r * np.array([0.6, -0.64, 0.48]) for r in radii] + [[1 / np.sqrt(0.1), 0, 0]])
     x = x.astype(dtype)
     x = np.concatenate([x, lorentz.exp_map0(x[-2:], 0.1)[:, 1:]])
-    both = lambda x, c: (from_space(x, c), poincare.to_lorentz(x, c))
+
+    def both(x, c):
+        return (from_space(x, c), poincare.to_lorentz(x, c))
+
     inside, _ = check_finite(both, (x, np.full(len(x), 0.1, dtype)), dtype)
     assert (np.sum(np.asarray(inside, np.float64) ** 2, axis=-1) < 10).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_values_and_derivatives_are_finite_up_to_the_rim_and_beyond(dtype):
-    way = np.array([0.6, -0.64, 0.48])
+def test_ball_functions_are_finite_up_to_the_rim_and_beyond(dtype):
+    direction = np.array([0.6, -0.64, 0.48])
     rim = 1 - 4 * float(jnp.finfo(dtype).eps)
     radii = [0, 1e-35, 1e-30, 1e-20, 1e-6, 0.5, 0.999, rim, 1, 1.5]
-    rows = [r * s * way for r in radii for s in (1, -1)] + [[rim, 0, 0], [0.3, 0.4, 1e-9]]
+    rows = [r * s * direction for r in radii for s in (1, -1)] + [[rim, 0, 0], [0.3, 0.4, 1e-9]]
     p = np.array(rows)
     first, second = np.repeat(p, len(p), axis=0), np.tile(p, (len(p), 1))
     first, second = (np.concatenate([v, v * (1 + 1e-6)]) for v in (first, second))
 
-    run = lambda x, y, c: [OPS[name](x, y, c) for name in OPS]
+    def run(x, y, c):
+        return [OPS[name](x, y, c) for name in OPS]
+
     for c in (0.3, 2.5):
         x, y = ((v / c**0.5).astype(dtype) for v in (first, second))
         values = check_finite(run, (x, y, np.full(len(x), c, dtype)), dtype)
@@ -299,17 +310,19 @@ def test_values_and_derivatives_are_finite_up_to_the_rim_and_beyond(dtype):
 
 @pytest.mark.slow
 def test_second_derivatives_are_finite_in_float32():
-    way = np.array([0.6, -0.64, 0.48])
+    direction = np.array([0.6, -0.64, 0.48])
     radii = [0, 1e-35, 1e-30, 1e-23, 1e-20, 1e-10, 0.5, 1 - 4 * 2.0**-23, 1.2]
-    p = jnp.asarray(np.outer(radii, way), jnp.float32)
+    p = jnp.asarray(np.outer(radii, direction), jnp.float32)
     q = jnp.broadcast_to(jnp.asarray([0.48, -0.64, 0.3], jnp.float32), p.shape)
     p, q = jnp.concatenate([p, p, q]), jnp.concatenate([q, p, p])
-    ways = [(jnp.ones_like(p).at[:, 1].set(-0.3), 0 * q), (0 * p, jnp.ones_like(q) * 0.7)]
+    directions = [(jnp.ones_like(p).at[:, 1].set(-0.3), 0 * q), (0 * p, jnp.ones_like(q) * 0.7)]
 
     @jax.jit
     def curves(args):
         gradients = [jax.grad(lambda args, op=op: jnp.sum(op(*args, 1.0))) for op in OPS.values()]
-        return [[jax.jvp(f, (args,), (way,))[1] for way in ways] for f in gradients]
+        return [
+            [jax.jvp(f, (args,), (direction,))[1] for direction in directions] for f in gradients
+        ]
 
     for name, arrays in zip(OPS, curves((p, q)), strict=True):
         assert all(np.isfinite(array).all() for array in jax.tree.leaves(arrays)), name
@@ -332,21 +345,26 @@ _AT_THE_RIM = {
         for name in _AT_THE_RIM
     ],
 )
-def test_second_derivatives_of_coincident_and_opposite_points_at_the_rim(name):
-    """At c = 1000 the gaps of points are rounded down to 2 eps; the cube of their product is 0."""
-    way = np.array([0.6, -0.64, 0.48])
-    p, q = (np.asarray(np.outer(sign, way / 1000**0.5), np.float32) for sign in ([1, 1], [1, -1]))
+def test_second_derivatives_at_the_rim_are_finite(name):
+    """At c = 1000 gaps are rounded down to 2 eps, and the cube of their product to 0."""
+    direction = np.array([0.6, -0.64, 0.48])
+    p, q = (
+        np.asarray(np.outer(sign, direction / 1000**0.5), np.float32) for sign in ([1, 1], [1, -1])
+    )
     gradient = jax.grad(lambda *args: jnp.sum(_AT_THE_RIM[name](*args)), (0, 1, 2))
     args = p, q, np.float32(1000)
-    ways = np.full_like(p, 0.01), np.full_like(q, -0.02), np.float32(100)
-    for array in jax.jit(lambda *args: jax.jvp(gradient, args, ways))(*args)[1]:
+    directions = np.full_like(p, 0.01), np.full_like(q, -0.02), np.float32(100)
+    for array in jax.jit(lambda *args: jax.jvp(gradient, args, directions))(*args)[1]:
         assert np.isfinite(array).all()
 
 
-def test_a_limit_beyond_all_points_leaves_them_and_their_derivatives_alone():
+def test_limit_beyond_all_points_changes_nothing():
     p = np.array([[0.3, 0.4], [0.0, 0.0]], np.float32)
     for module, x in ((lorentz, np.asarray(lorentz.from_space(p))), (poincare, p)):
-        limited = lambda limit, c, m=module, x=x: m.limit_distance0(x, limit, c)[..., -2:]
+
+        def limited(limit, c, m=module, x=x):
+            return m.limit_distance0(x, limit, c)[..., -2:]
+
         for limit in (100.0, np.inf):
             slopes = jax.jacfwd(limited, (0, 1)), jax.jacrev(limited, (0, 1))
             np.testing.assert_array_equal(limited(limit, 1.0), p)
@@ -354,7 +372,7 @@ def test_a_limit_beyond_all_points_leaves_them_and_their_derivatives_alone():
                 np.testing.assert_array_equal(slope, 0)
 
 
-def test_a_flat_ball_is_euclidean_and_so_is_the_gradient_in_its_curvature():
+def test_nearly_flat_ball_is_euclidean():
     x, y, v = _points(3, np.array([0.3, 1.0, 2.5, 0.3, 1.0, 2.5])).astype(np.float32)
     size = np.linalg.norm(x - y, axis=-1)
     slope = np.sum(size * (np.sum(x**2 + y**2, -1) - np.sum((x - y) ** 2, -1) / 3))
@@ -372,12 +390,12 @@ def test_a_flat_ball_is_euclidean_and_so_is_the_gradient_in_its_curvature():
         )
 
     for c in (1e-22, 1e-12, 1e-8):
-        for one, other in zip(results(jnp.float32(c)), flat, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        for actual, expected in zip(results(jnp.float32(c)), flat, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_edge_is_where_it_says(dtype):
+def test_project_moves_points_to_the_documented_rim(dtype):
     edge = poincare.to_lorentz(jnp.asarray([2, 0], dtype))
     want = -np.log(2 * float(jnp.finfo(dtype).eps))
     np.testing.assert_allclose(jnp.linalg.norm(lorentz.log_map0(edge)), want, rtol=0.02)
@@ -393,40 +411,40 @@ def test_projection_is_inside_the_ball_with_a_positive_gap(dtype):
     c = jnp.asarray(rng.uniform(0.1, 10, 500), dtype)
     inside = jax.jit(ball.inside)
     projected = jax.jit(ball.project)(p, c)
-    kept, gap = inside(projected, c)
-    np.testing.assert_array_equal(kept, projected)
-    # 8 eps where nothing is rounded. The radius has 6.5 roundings of eps / 2 at most (the limit's
-    # root and quotient, 2.5 of the norm, scale and product), the square twice that and 4 of its
-    # own: 8.5 eps. What is nearer than 2 eps is clamped.
+    unchanged, gap = inside(projected, c)
+    np.testing.assert_array_equal(unchanged, projected)
+    # 8 eps without rounding. The radius has at most 6.5 roundings of eps / 2 (root and quotient of
+    # the limit, 2.5 of the norm, scale and product), the square twice as many and 4 more: 8.5 eps.
+    # Gaps below 2 eps are clamped.
     assert (gap >= 2 * eps).all() and (gap < 16.5 * eps).all()
     gap = inside(p, c)[1]
     assert (gap > 0).all() and (gap < 8 * eps).all()
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_square_is_held_below_1_with_the_gradient_of_the_square():
+def test_gap_to_the_rim_is_clamped_with_a_constant_gradient():
     p = jnp.asarray([[1.0, 0.0], [0.5, 0.0]])
     gap, pullback = jax.vjp(lambda p: ball.inside(p, jnp.ones(2))[1], p)
     assert 0 < gap[0] < 1e-15 and gap[1] == 0.75
-    # What was moved has a gap that is constant.
+    # The gap of a point that was moved is constant.
     np.testing.assert_array_equal(pullback(jnp.ones(2))[0], [[0, 0], [-1, 0]])
 
 
-def test_a_point_is_limited_to_a_distance_from_the_origin():
-    way = np.random.default_rng(0).normal(size=(20, 3, 4))
-    way /= np.linalg.norm(way, axis=-1, keepdims=True)
+def test_point_is_limited_to_a_distance_from_the_origin():
+    directions = np.random.default_rng(0).normal(size=(20, 3, 4))
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     radius = np.array([1e-9, 1e-3, 0.05, 0.3, 0.9])[np.arange(20) % 5][:, None, None]
-    p = way * radius / np.sqrt(C)[:, None]
+    p = directions * radius / np.sqrt(C)[:, None]
     limit = np.array([1.0, 2.0, 0.5])
     got = poincare.distance0(poincare.limit_distance0(p, limit, C), C)
     np.testing.assert_allclose(got, np.minimum(poincare.distance0(p, C), limit), rtol=1e-13)
-    near = np.asarray(poincare.distance0(p, C)) < limit
-    np.testing.assert_array_equal(poincare.limit_distance0(p, limit, C)[near], p[near])
-    half = poincare.project(p, C, 0.5)
-    assert (np.sqrt(C) * np.linalg.norm(half, axis=-1) < 0.5 + 1e-12).all()
+    is_within = np.asarray(poincare.distance0(p, C)) < limit
+    np.testing.assert_array_equal(poincare.limit_distance0(p, limit, C)[is_within], p[is_within])
+    halved = poincare.project(p, C, 0.5)
+    assert (np.sqrt(C) * np.linalg.norm(halved, axis=-1) < 0.5 + 1e-12).all()
 
 
-def test_products_with_numbers_and_matrices_are_those_of_logarithms():
+def test_mobius_products_act_on_logarithms():
     (p,) = _points(1)
     matrix = np.random.default_rng(0).normal(size=(2, 4)) / 2
 
@@ -443,27 +461,27 @@ def test_products_with_numbers_and_matrices_are_those_of_logarithms():
     np.testing.assert_allclose(shorter, 0.3 * log, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(mapped, log @ matrix.T, rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(zero, 0)
-    # tanh(√c |v|) / √c is how far from the origin the exponential map ends.
-    away = np.tanh(np.sqrt(C) * np.linalg.norm(log, axis=-1)) / np.sqrt(C)
-    np.testing.assert_allclose(np.linalg.norm(p, axis=-1), away, rtol=1e-12)
+    # The exponential map ends at the Euclidean radius tanh(√c |v|) / √c.
+    radius = np.tanh(np.sqrt(C) * np.linalg.norm(log, axis=-1)) / np.sqrt(C)
+    np.testing.assert_allclose(np.linalg.norm(p, axis=-1), radius, rtol=1e-12)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_the_linear_map_is_the_product_and_a_translation():
+def test_mobius_linear_is_a_product_and_a_translation():
     rng = np.random.default_rng(0)
     p, matrix, bias = rng.uniform(-0.3, 0.3, (5, 3, 4)), rng.normal(size=(2, 4)), rng.normal(size=2)
     got = poincare.mobius_linear(matrix, p, bias, C)
     start = jnp.broadcast_to(poincare.exp_map0(jnp.tile(bias, (3, 1)), C), (5, 3, 2))
     want = poincare.mobius_add(poincare.mobius_matvec(matrix, p, C), start, C)
     np.testing.assert_allclose(got, want, rtol=1e-14)
-    # HOVER's first layer: of the point of a feature no logarithm is needed.
+    # The first layer of HOVER lifts features and needs no logarithm.
     feature = rng.normal(size=(5, 3, 4)) / 2
     lifted = poincare.mobius_linear(np.eye(4), poincare.exp_map0(feature, C), np.zeros(4), C)
     np.testing.assert_allclose(lifted, poincare.exp_map0(feature, C), rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.slow  # it takes seconds
-def test_parts_of_a_point_join_again_and_keep_the_expected_length():
+def test_split_and_concatenate_keep_the_expected_length():
     rng = np.random.default_rng(0)
     p = rng.uniform(-0.4, 0.4, size=(5, 3, 4))
     parts = poincare.split(p, (1, 3), C)
@@ -472,10 +490,10 @@ def test_parts_of_a_point_join_again_and_keep_the_expected_length():
     for wrong in ((1, 2), (0, 4)):
         with pytest.raises(ValueError, match="dims must be positive and sum up to 4, got"):
             poincare.split(p, wrong, C)
-    # The length of a normal vector of n coordinates is expected to be √2 Γ((n+1)/2) / Γ(n/2).
+    # The expected length of a normal vector of n coordinates is √2 Γ((n+1)/2) / Γ(n/2).
     v = rng.normal(size=(2, 20000, 8)) * 0.02
-    tall = poincare.log_map0(poincare.concatenate(list(map(poincare.exp_map0, v))))
-    ratio = np.linalg.norm(tall, axis=-1).mean() / np.linalg.norm(v[0], axis=-1).mean()
+    concatenated = poincare.log_map0(poincare.concatenate(list(map(poincare.exp_map0, v))))
+    ratio = np.linalg.norm(concatenated, axis=-1).mean() / np.linalg.norm(v[0], axis=-1).mean()
     np.testing.assert_allclose(ratio, 1, rtol=0.01)  # 0.0025 is its standard deviation over √n
 
 
@@ -488,14 +506,14 @@ def test_distances_to_hyperplanes_of_the_lorentz_model(dtype):
     v = np.asarray(tangent(a, u, c))
     got = lorentz.hyperplane_distance(b, a, v, c)
     for i, kind in enumerate(kinds):
-        point, other, normal = map(reference.vector, (x[i], y[i], v[i, 1:]))
+        point, end, normal = map(reference.vector, (x[i], y[i], v[i, 1:]))
         k = mpf(float(c[i]))
         length = mpmath.sqrt(reference.tangent_inner(point, normal, normal, k))
         time = reference.tangent_time(point, normal, k)
-        rise = reference.dot(other, normal) - time * reference.time(other, k)
+        rise = reference.dot(end, normal) - time * reference.time(end, k)
         want = mpmath.asinh(mpmath.sqrt(k) * rise / length) / mpmath.sqrt(k)
-        # It may vanish though the points are apart.
-        size = reference.distance(point, other, k)
+        # The distance may vanish though the points differ.
+        size = reference.distance(point, end, k)
         assert abs(float(got[i]) - want) <= BOUND[dtype] * size, (kind, float(c[i]))
 
 
@@ -506,14 +524,14 @@ def test_distances_to_hyperplanes_of_the_ball(dtype):
     got = poincare.hyperplane_distance(q, p, normal, c)
     eps = float(jnp.finfo(dtype).eps)
     for i, kind in enumerate(kinds):
-        point, other, a = map(reference.vector, (p[i], q[i], normal[i]))
+        point, end, a = map(reference.vector, (p[i], q[i], normal[i]))
         k = mpf(float(c[i]))
-        w = exact.mobius_add(exact.times(-1, point), other, k)
+        w = exact.mobius_add(exact.times(-1, point), end, k)
         sine = 2 * mpmath.sqrt(k) * reference.dot(w, a) / (1 - k * reference.dot(w, w))
         want = mpmath.asinh(sine / reference.norm(a)) / mpmath.sqrt(k)
-        size = exact.distance(point, other, k)
-        room = 1 - float(mpmath.sqrt(k)) * float(max(map(reference.norm, (point, other))))
-        bound = max(BOUND[dtype], 16 * eps / room)
+        size = exact.distance(point, end, k)
+        gap = 1 - float(mpmath.sqrt(k)) * float(max(map(reference.norm, (point, end))))
+        bound = max(BOUND[dtype], 16 * eps / gap)
         assert abs(float(got[i]) - want) <= bound * size, (kind, float(c[i]))
 
 
@@ -524,19 +542,19 @@ def _classes():
 
 
 @pytest.mark.slow  # it takes seconds
-def test_a_logit_is_the_length_of_the_normal_times_the_distance_to_the_hyperplane():
+def test_logit_is_scaled_distance_to_the_hyperplane():
     p, normals, offsets, c = _classes()
     got = poincare.mlr(p, normals, offsets, c)
     assert got.shape == (5, 2, 3)
     unit = normals / np.linalg.norm(normals, axis=-1, keepdims=True)
     for i, k in np.ndindex(2, 3):
         foot = poincare.exp_map0(unit[k] * offsets[k] / 2, c[i])
-        away = poincare.hyperplane_distance(p[:, i], foot[None], unit[None, k], c[i])
-        want = 2 * np.linalg.norm(normals[k]) * away
+        distance = poincare.hyperplane_distance(p[:, i], foot[None], unit[None, k], c[i])
+        want = 2 * np.linalg.norm(normals[k]) * distance
         np.testing.assert_allclose(got[:, i, k], want, rtol=1e-12, atol=1e-13)
     x = poincare.to_lorentz(p, c)
-    other = lorentz.mlr(x, 2 * normals, offsets, c)
-    np.testing.assert_allclose(other, got, rtol=1e-12, atol=1e-13)
+    lorentz_logits = lorentz.mlr(x, 2 * normals, offsets, c)
+    np.testing.assert_allclose(lorentz_logits, got, rtol=1e-12, atol=1e-13)
     flat = poincare.mlr(p, normals, offsets, 1e-12)
     linear = np.linalg.norm(normals, axis=-1) * (2 * p @ unit.T - offsets) * 2
     np.testing.assert_allclose(flat, linear, rtol=1e-9)
@@ -546,7 +564,7 @@ def test_a_logit_is_the_length_of_the_normal_times_the_distance_to_the_hyperplan
 def test_second_derivatives_of_distances_and_logits():
     p, normals, offsets, c = _classes()
 
-    def everything(p, normals, offsets, c):
+    def evaluate(p, normals, offsets, c):
         x = poincare.to_lorentz(p, c)
         v = lorentz.transport0(x, p[..., ::-1] + 0.2, c)
         return (
@@ -556,19 +574,21 @@ def test_second_derivatives_of_distances_and_logits():
             lorentz.hyperplane_distance(x[::-1], x, v, c),
         )
 
-    check_curvature(everything, (p, normals, offsets, c))
+    check_curvature(evaluate, (p, normals, offsets, c))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hyperplanes_are_finite_for_zero_normals_and_far_points(dtype):
     sizes = np.array([0, 1e-30, 1e-6, 1, 30.0])
-    x = np.concatenate([sizes[:, None] * way for way in np.array([[0.6, 0.8], [-0.6, 0.8]])])
+    x = np.concatenate(
+        [sizes[:, None] * direction for direction in np.array([[0.6, 0.8], [-0.6, 0.8]])]
+    )
     normals = np.array([[0, 0], [1e-30, 0], [3, 1], [0.6, 0.8]])
     offsets = np.array([0, 1, 1000, -30.0])
     x, normals, offsets = (np.asarray(a, dtype) for a in (x, normals, offsets))
 
-    def everything(u, normals, offsets, c):
+    def evaluate(u, normals, offsets, c):
         x, p = lorentz.exp_map0(u, c), poincare.exp_map0(u, c)
         return (
             lorentz.mlr(x, normals, offsets, c),
@@ -578,5 +598,5 @@ def test_hyperplanes_are_finite_for_zero_normals_and_far_points(dtype):
         )
 
     args = x, normals, offsets, jnp.asarray(0.7, dtype)
-    value = check_finite(everything, args, dtype)
+    value = check_finite(evaluate, args, dtype)
     assert not np.any(value[0][:, 0]) and not np.any(value[2])

@@ -1,4 +1,4 @@
-"""Products of narrow arrays, beside sums in float64, and what XLA makes of them."""
+"""Products of narrow arrays against sums in float64, and their compiled programs."""
 
 import functools
 import re
@@ -20,7 +20,7 @@ PRODUCTS = {
     "unnamed": ("vlh,vfh->vlf", (2, 3, 16), (2, 5, 16)),
     "broadcast": ("...nd,nd->...n", (4, 3, 16), (3, 16)),
 }
-"""Subscripts and shapes of two factors: those that the models use, and one that is broadcast."""
+"""Subscripts and shapes of two factors: the products of the models, and a broadcast one."""
 
 ROUNDING = 2.0**-8
 """The largest relative error of a rounding to bfloat16, which has 8 bits."""
@@ -49,7 +49,9 @@ def in_float64(f, *arrays):
 def test_sums_and_gradients_are_accurate(is_exact, name):
     subscripts, x, y, weights = factors(name)
     dtype = jnp.float32 if is_exact else jnp.bfloat16
-    compute = lambda x, y: products.einsum(subscripts, x, y, is_exact)
+
+    def compute(x, y):
+        return products.einsum(subscripts, x, y, is_exact)
 
     def total(compute):
         return lambda x, y, weights: jnp.sum(compute(x, y).astype(weights.dtype) * weights)
@@ -72,7 +74,7 @@ def test_sums_and_gradients_are_accurate(is_exact, name):
         assert np.all(error <= 2.1 * ROUNDING * size)
 
 
-def test_wide_factors_are_left_to_jax(dtype):
+def test_wide_factors_use_einsum_of_jax(dtype):
     subscripts, x, y, _ = factors("logits", dtype)
     for is_exact in (False, True):
         result = products.einsum(subscripts, x, y, is_exact)
@@ -107,18 +109,20 @@ def test_derivatives_in_forward_mode(is_exact, name):
 
 
 @pytest.mark.parametrize("is_exact", [False, True])
-def test_parts_of_arrays_in_shard_map(is_exact):
+def test_products_in_shard_map(is_exact):
     _, x, kernel, _ = factors("dense")
     mesh = jax.make_mesh((1,), ("rows",))
-    rows, whole = jax.sharding.PartitionSpec("rows"), jax.sharding.PartitionSpec()
+    rows, replicated = jax.sharding.PartitionSpec("rows"), jax.sharding.PartitionSpec()
 
     def slopes(x, kernel):
         multiply = functools.partial(products.einsum, "ri,io->ro", exact=is_exact)
         return jax.grad(lambda *both: jnp.sum(multiply(*both) ** 2), (0, 1))(x, kernel)
 
-    parts = jax.shard_map(slopes, mesh=mesh, in_specs=(rows, whole), out_specs=(rows, whole))
+    parts = jax.shard_map(
+        slopes, mesh=mesh, in_specs=(rows, replicated), out_specs=(rows, replicated)
+    )
     x = jax.device_put(x, jax.sharding.NamedSharding(mesh, rows))
-    kernel = jax.device_put(kernel, jax.sharding.NamedSharding(mesh, whole))
+    kernel = jax.device_put(kernel, jax.sharding.NamedSharding(mesh, replicated))
     for part, expected in zip(jax.jit(parts)(x, kernel), slopes(x, kernel), strict=True):
         part, expected = (np.asarray(a, np.float64) for a in (part, expected))
         # Sums of 5 and 6 products of factors that are rounded to bfloat16, and so are the sums.
@@ -139,22 +143,22 @@ def test_gradient_of_a_gradient():
     assert np.linalg.norm(actual - expected) < 0.05 * np.linalg.norm(expected)
 
 
-def test_vectorised_products_are_those_of_each_element():
+def test_vmapped_products_equal_single_products():
     _, x, kernel, _ = factors("dense")
     kernels = jnp.stack([kernel, 2 * kernel, -kernel])
 
     def slopes(x, kernel):
         return jax.grad(lambda *both: jnp.sum(products.matmul(*both)), (0, 1))(x, kernel)
 
-    together = jax.vmap(slopes, (None, 0))(x, kernels)
+    batched = jax.vmap(slopes, (None, 0))(x, kernels)
     for i, single in enumerate(kernels):
-        for a, b in zip(together, slopes(x, single), strict=True):
+        for a, b in zip(batched, slopes(x, single), strict=True):
             np.testing.assert_array_equal(a[i], b)
 
 
 @pytest.mark.parametrize("axes", [(-1, 0), (0, -1), (-1, -1), (1, -2)])
 @pytest.mark.parametrize("name", ["dense", "values"])
-def test_vectorised_along_any_axes(name, axes):
+def test_vmap_along_any_axes(name, axes):
     subscripts, x, y, _ = factors(name)
 
     def stack(factor, axis):
@@ -169,7 +173,7 @@ def test_vectorised_along_any_axes(name, axes):
     actual = twice(stack(x, axes[0]), stack(y, axes[1]))
     expected = jax.vmap(jax.vmap(slopes))(stack(x, 0), stack(y, 0))
     for a, b in zip(actual, expected, strict=True):
-        # The sums may be in another order; they are in float32 and then rounded.
+        # Sums in float32 may have a different order; they are rounded afterwards.
         a, b = (np.asarray(array, np.float32) for array in (a, b))
         np.testing.assert_allclose(a, b, rtol=2 * ROUNDING, atol=1e-5 * np.max(np.abs(b)))
 
@@ -185,9 +189,9 @@ def step(multiply):
 
 
 @pytest.mark.skipif(
-    jax.__version_info__ < (0, 10), reason="earlier versions compute what is written"
+    jax.__version_info__ < (0, 10), reason="earlier versions do not rewrite products"
 )
-def test_cpu_computes_wide_results_of_untransposed_factors():
+def test_cpu_products_have_untransposed_factors():
     pattern = r" = (\w+)\[[^\]]*\]\S* dot\(.*lhs_contracting_dims=\{(\d)\}"
 
     def dots(multiply):
@@ -195,15 +199,15 @@ def test_cpu_computes_wide_results_of_untransposed_factors():
 
     assert len(dots(products.matmul)) == 3
     assert set(dots(products.matmul)) == {("f32", "1")}
-    assert "0" in {axis for _, axis in dots(jnp.matmul)}  # else the rule is not necessary
+    assert "0" in {axis for _, axis in dots(jnp.matmul)}  # otherwise the rule is unnecessary
 
 
-def test_gpu_computes_what_is_written():
+def test_gpu_products_are_not_rewritten():
     pattern = r"dot_general .* : \((.*), (.*)\) -> tensor<(\w+)>"
 
     def lowered(multiply):
         text = step(multiply).lower(lowering_platforms=("cuda",)).as_text()
-        # Which factor comes first is the compiler's choice, and with it the order of the result.
+        # The compiler chooses the order of the factors, and with it the order of the result.
         return sorted(
             (sorted(dot[:2]), sorted(dot[2].split("x"))) for dot in re.findall(pattern, text)
         )
@@ -217,8 +221,8 @@ def test_gradients_are_exported():
     slopes = jax.jit(jax.grad(lambda *both: jnp.sum(products.matmul(*both) ** 2), (0, 1)))
     unchecked = [export.DisabledSafetyCheck.custom_call("LayoutConstraint")]  # as the module says
     exported = export.export(slopes, disabled_checks=unchecked)(x, kernel)
-    again = export.deserialize(exported.serialize()).call(x, kernel)
-    for actual, expected in zip(again, slopes(x, kernel), strict=True):
+    repeated = export.deserialize(exported.serialize()).call(x, kernel)
+    for actual, expected in zip(repeated, slopes(x, kernel), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -228,11 +232,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from hlformer_jax.ops import products
 
 mesh = Mesh(np.array(jax.devices()), ("videos",))
-rows, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("videos",), ()))
+rows, replicated = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("videos",), ()))
 x = jax.device_put(jnp.ones((256, 128), jnp.bfloat16), rows)
-kernel = jax.device_put(jnp.ones((128, 64), jnp.bfloat16), whole)
+kernel = jax.device_put(jnp.ones((128, 64), jnp.bfloat16), replicated)
 slopes = jax.grad(lambda *both: jnp.sum(products.matmul(*both) ** 2), (0, 1))
-print(jax.jit(slopes, out_shardings=(rows, whole)).lower(x, kernel).compile().as_text())
+print(jax.jit(slopes, out_shardings=(rows, replicated)).lower(x, kernel).compile().as_text())
 jax.block_until_ready(jax.vmap(slopes, (None, 0))(x, jnp.stack([kernel, kernel])))
 """
 

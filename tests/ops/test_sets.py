@@ -28,7 +28,7 @@ def test_centroid_values(dtype):
         curvature = mpf(float(c[i]))
         rows = [reference.vector(row) for row in space[i]]
         exact = [[reference.time(row, curvature), *row] for row in rows]
-        # A difference of squares: the rounding of the time components is worth this much.
+        # The effect of rounding the time components on a difference of squares.
         largest = float(points[i, :, 0].max()) ** 2
         bound = max(BOUND[dtype], float(jnp.finfo(dtype).eps * c[i]) * largest)
         for m in range(2):
@@ -37,12 +37,12 @@ def test_centroid_values(dtype):
 
 
 @pytest.mark.parametrize("dtype", SLOW_FLOAT64)
-def test_centroid_of_equal_points_is_the_point_and_the_scale_of_weights_is_free(dtype):
+def test_centroid_of_equal_points_and_scaled_weights(dtype):
     x = POINTS[0].astype(dtype)
     points = lorentz.from_space(x, 2.0)
-    same = jnp.stack([points] * 4, axis=-2)
+    copies = jnp.stack([points] * 4, axis=-2)
     rtol = 1e3 * float(jnp.finfo(dtype).eps)  # eps · c x_time²
-    np.testing.assert_allclose(lorentz.centroid(same, c=2.0)[:, 0], points, rtol=rtol)
+    np.testing.assert_allclose(lorentz.centroid(copies, c=2.0)[:, 0], points, rtol=rtol)
     weights = jnp.asarray([[0.1, 0, 2, 1, 1, 1], [0, 0, 0, 1, 0, 0]], dtype)
     want = lorentz.centroid(points, weights, 2.0)
     np.testing.assert_allclose(want[1], points[3], rtol=rtol)
@@ -51,7 +51,7 @@ def test_centroid_of_equal_points_is_the_point_and_the_scale_of_weights_is_free(
         np.testing.assert_allclose(scaled, want, rtol=rtol)
 
 
-def test_centroid_without_any_weight_is_the_origin_with_finite_gradients():
+def test_centroid_of_zero_weights_is_the_origin():
     points = lorentz.from_space(POINTS[0])
     weights = jnp.zeros((1, 6))
     np.testing.assert_array_equal(lorentz.centroid(points, weights)[0], np.eye(6)[0])
@@ -60,7 +60,7 @@ def test_centroid_without_any_weight_is_the_origin_with_finite_gradients():
 
 
 def _far_points(kind, radius, dtype):
-    """Four points of which one at least is this far from the origin."""
+    """Return four points, at least one of them at this distance from the origin."""
     generic = np.random.default_rng(0).normal(size=(4, 3))
     middle = np.array([0.6, -0.64, 0.48])
     space = {
@@ -83,7 +83,7 @@ def _along_centroid(x, weights, c, cotangent):
 @pytest.mark.parametrize("radius", [12.0, 30.0])
 @pytest.mark.parametrize("kind", ["one", "nearly one", "near", "one far", "around the origin"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_centroid_of_far_points_and_its_gradients_against_80_digits(dtype, kind, radius):
+def test_centroid_of_distant_points_against_80_digits(dtype, kind, radius):
     x, c = _far_points(kind, radius, dtype), np.asarray(1.25, dtype)
     weights, cotangent = np.array([0.5, 2, 0.7, 1.3], dtype), np.array([0.8, -0.3, 0.5], dtype)
     bound = BOUND[dtype]
@@ -92,29 +92,29 @@ def test_the_centroid_of_far_points_and_its_gradients_against_80_digits(dtype, k
         rows = [[reference.time(row, c), *row] for row in (x[i : i + 3] for i in (0, 3, 6, 9))]
         return reference.centroid(rows, weights, c)[1:]
 
-    given = [reference.vector(np.ravel(array)) for array in (x, weights, c)]
-    want = exact(*given[:2], given[2][0])
+    inputs = [reference.vector(np.ravel(array)) for array in (x, weights, c)]
+    want = exact(*inputs[:2], inputs[2][0])
     got, mean = jax.grad(_along_centroid, (0, 1, 2), has_aux=True)(x, weights, c, cotangent)
     assert_close(mean, want, bound, kind)
     size = reference.norm(want) * reference.norm(reference.vector(cotangent))
-    for which, gradient in enumerate(got):
+    for index, gradient in enumerate(got):
         slopes = []
-        for i, number in enumerate(given[which]):
+        for i, number in enumerate(inputs[index]):
             ends = []
             for step in (mpf(10) ** -30, -(mpf(10) ** -30)):
-                moved = [list(numbers) for numbers in given]
-                moved[which][i] = number * (1 + step)
+                moved = [list(numbers) for numbers in inputs]
+                moved[index][i] = number * (1 + step)
                 mean = exact(*moved[:2], moved[2][0])
                 ends.append(reference.dot(mean, reference.vector(cotangent)))
             slopes.append((ends[0] - ends[1]) / (2 * mpf(10) ** -30 * number))
-        # In weights and in c nearly all of it may cancel.
-        whole = reference.norm(slopes) if which == 0 else size
+        # Derivatives in the weights and in c may cancel almost entirely.
+        scale = reference.norm(slopes) if index == 0 else size
         gap = [a - b for a, b in zip(reference.vector(np.ravel(gradient)), slopes, strict=True)]
-        assert reference.norm(gap) <= bound * whole, which
+        assert reference.norm(gap) <= bound * scale, index
 
 
 def _wide_centroid(space, weights):
-    """The centroid of thousands of points in 40 digits or more, column by column."""
+    """Return the centroid of thousands of points in 80 digits, column by column."""
     rows = [reference.vector(row) for row in space]
     weights = np.ones(len(space)) if weights is None else weights[0]
     weights = reference.vector(weights)
@@ -125,24 +125,26 @@ def _wide_centroid(space, weights):
 @pytest.mark.parametrize(
     "count", [1, 1000, *(pytest.param(n, marks=pytest.mark.slow) for n in (32, 20_000))]
 )
-def test_the_exact_centroid_of_many_points_keeps_the_bound_of_the_module(dtype, count):
+def test_exact_centroid_of_many_points_keeps_the_error_bound(dtype, count):
     radius = 25
     rng = np.random.default_rng(count)
-    way = rng.normal(size=(2, 6))
-    same = np.tile((radius * way[0] / np.linalg.norm(way[0])).astype(dtype), (count, 1))
-    near = (same + 1e-3 * rng.normal(size=same.shape)).astype(dtype)
+    directions = rng.normal(size=(2, 6))
+    copies = np.tile(
+        (radius * directions[0] / np.linalg.norm(directions[0])).astype(dtype), (count, 1)
+    )
+    cluster = (copies + 1e-3 * rng.normal(size=copies.shape)).astype(dtype)
     spread = rng.normal(size=(count, 6))
     spread = (spread * rng.uniform(0, radius, (count, 1)) / np.linalg.norm(spread)).astype(dtype)
     weights = rng.uniform(0, 1, (1, count)).astype(dtype)
-    kinds = [(space, w) for space in (same, near, spread) for w in (None, weights)]
-    # Of so many points the 80 digits take seconds for each kind.
+    kinds = [(space, w) for space in (copies, cluster, spread) for w in (None, weights)]
+    # 80 digits of 20,000 points take seconds for each kind.
     for space, w in kinds if count < 20_000 else kinds[3:5]:
         got = lorentz.centroid(lorentz.from_space(space), w)
         assert_close(got[0], _wide_centroid(space, w), BOUND[dtype], (count, radius))
 
 
 @pytest.mark.parametrize("count", [32, 1000])
-def test_the_centroid_by_one_product_keeps_the_bound_that_it_states(count):
+def test_product_centroid_keeps_its_error_bound(count):
     space = np.full((count, 2), 16 / np.sqrt(2), np.float32)
     points = lorentz.from_space(space)
     got = lorentz.centroid(points, exact=False)
@@ -159,7 +161,7 @@ def test_centroid_norm_has_lower_bound(count):
     np.testing.assert_allclose(got[0], points[0], rtol=count * np.finfo(np.float32).eps)
 
 
-def test_the_exact_centroid_has_the_gradients_of_the_one_by_one_product():
+def test_both_centroids_have_equal_gradients():
     points, rng = lorentz.from_space(POINTS[0]), np.random.default_rng(0)
     weights = rng.uniform(size=(3, 6))
     cotangent = rng.normal(size=(3, 6))
@@ -171,12 +173,14 @@ def test_the_exact_centroid_has_the_gradients_of_the_one_by_one_product():
 
     arguments = points[:, 1:], weights, jnp.asarray(0.7)
     gradient = jax.jit(jax.grad(total, (0, 1, 2)), static_argnums=3)
-    for ours, theirs in zip(*(gradient(*arguments, exact) for exact in (True, False)), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+    for actual, expected in zip(
+        *(gradient(*arguments, exact) for exact in (True, False)), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12)
 
 
 def _two_sets(dtype, dim, rng):
-    """Points of which some are near, some the same, and some far out, and some at the origin."""
+    """Return sets with pairs that are near, equal, far out, and at the origin."""
     x = rng.normal(size=(2, 7, dim)) * np.array([1e-3, 0.1, 1, 1, 3, 8, 0])[:, None] / dim**0.5
     y = rng.normal(size=(2, 9, dim)) / dim**0.5
     y[:, :5], y[:, 7] = x[:, :5] * (1 + 1e-6), -x[:, 5]
@@ -196,8 +200,8 @@ def test_pairwise_distances_are_as_exact_as_distances(dtype, dim):
         if np.array_equal(x[i, j], y[i, k]):
             assert got[i, j, k] == 0
             continue
-        point, other = reference.vector(x[i, j]), reference.vector(y[i, k])
-        exact = reference.distance(point, other, mpf(float(c[i])))
+        start, end = reference.vector(x[i, j]), reference.vector(y[i, k])
+        exact = reference.distance(start, end, mpf(float(c[i])))
         assert_close(got[i, j, k], exact, BOUND[dtype], (i, j, k))
 
 
@@ -215,7 +219,7 @@ def test_pairwise_distances_by_product_state_their_error():
 
 
 def _two_sets_of_the_ball(dtype, dim):
-    """Points of which some are near, some the same, some tiny, some far out, some at the origin."""
+    """Return sets with pairs that are near, equal, tiny, far out, and at the origin."""
     rng = np.random.default_rng(dim)
     p = rng.normal(size=(2, 8, dim)) / dim**0.5
     p *= np.array([1e-30, 1e-19, 1e-3, 0.3, 0.5, 0.6, 0.6, 0])[:, None]
@@ -246,7 +250,7 @@ def test_pairwise_distances_of_the_ball_state_their_error(dtype, dim):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _total_and_slopes(by_rows, on_hyperboloid, cotangent, *arguments):
-    """Of distances of all pairs, by their function or by that of one pair, weighted."""
+    """Return the weighted sum of pairwise distances and its gradients, by rows or by products."""
     model = lorentz if on_hyperboloid else poincare
 
     def total(x, y, c):
@@ -262,35 +266,36 @@ def _total_and_slopes(by_rows, on_hyperboloid, cotangent, *arguments):
 
 
 @pytest.mark.slow  # it takes seconds
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("is_crowded", [False, True])
 @pytest.mark.parametrize(
     "model", [lorentz, pytest.param(poincare, marks=pytest.mark.slow)], ids=["lorentz", "poincare"]
 )
-def test_gradients_of_pairwise_distances_are_those_of_distances(model, many):
+def test_gradients_of_pairwise_and_single_distances_agree(model, is_crowded):
     if model is lorentz:
         x, y = _two_sets("float64", 3, np.random.default_rng(0))
     else:
         x, y = (points[:, 2:] for points in _two_sets_of_the_ball("float64", 3))
-    if many:  # more near pairs than there is room for
+    if is_crowded:  # more near pairs than the function has room for
         x = x[:, :1] * (1 + 1e-7 * np.arange(x.shape[1]))[:, None]
         y = x[:, :1] * (1 + 1e-5 * np.arange(y.shape[1]))[:, None]
     c = np.array([0.3, 0.6 if model is poincare else 5.0])
     cotangent = np.random.default_rng(1).normal(size=(2, x.shape[1], y.shape[1]))
 
-    ours, theirs = (
+    of_pairs, of_rows = (
         _total_and_slopes(rows, model is lorentz, cotangent, x, y, c) for rows in (False, True)
     )
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert np.isfinite(one).all()
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    for actual, expected in zip(jax.tree.leaves(of_pairs), jax.tree.leaves(of_rows), strict=True):
+        assert np.isfinite(actual).all()
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow
 def test_second_derivatives_of_pairwise_distances():
     x, y = np.random.default_rng(2).normal(size=(2, 3, 4))
-    function = lambda x, y, c: lorentz.pairwise_distance(
-        lorentz.from_space(x, c), lorentz.from_space(y, c), c
-    )
+
+    def function(x, y, c):
+        return lorentz.pairwise_distance(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
+
     check_curvature(function, (x, y[:2], jnp.asarray(0.7)))
     p, q = np.random.default_rng(2).uniform(-0.5, 0.5, size=(2, 3, 3))
     check_two_derivatives(poincare.pairwise_distance, (p, q[:2], jnp.asarray(0.7)))
@@ -302,7 +307,7 @@ def test_pairwise_distances_take_time_and_memory_of_a_product():
     a = jax.ShapeDtypeStruct((256, 129), jnp.float32)
     gradient = jax.grad(lambda x, y: lorentz.pairwise_distance(x, y).sum(), (0, 1))
     used = jax.jit(gradient).lower(a, a).compile().memory_analysis().temp_size_in_bytes
-    assert used < 20 * 256 * 256 * 4 + 30 * 1024 * 129 * 4  # by broadcasting it is 348 MB
+    assert used < 20 * 256 * 256 * 4 + 30 * 1024 * 129 * 4  # broadcasting would take 348 MB
     with pytest.raises(ValueError, match="same number of coordinates, got 4 and 3"):
         lorentz.pairwise_distance(jnp.ones((2, 5)), jnp.ones((2, 4)))
 
@@ -311,19 +316,22 @@ def test_pairwise_distances_take_time_and_memory_of_a_product():
 @pytest.mark.parametrize(
     "check", [check_slopes, pytest.param(check_curvature, marks=pytest.mark.slow)]
 )
-def test_squared_distances_of_all_pairs_are_those_of_one(check):
+def test_pairwise_squared_distances_equal_single_ones(check):
     x, y = POINTS[:2].reshape(2, 2, 3, 5)
     y = np.concatenate([y, x[:, :1] * (1 + 1e-9), x[:, :1]], axis=1)
     c = np.array([0.5, 2.0])
     a, b = lorentz.from_space(x, c[:, None]), lorentz.from_space(y, c[:, None])
-    each = lambda model, x, y: model.squared_distance(x[:, :, None], y[:, None], c[:, None, None])
-    want = each(lorentz, a, b)
+
+    def of_rows(model, x, y):
+        return model.squared_distance(x[:, :, None], y[:, None], c[:, None, None])
+
+    want = of_rows(lorentz, a, b)
     got = lorentz.pairwise_squared_distance(a, b, c)
     np.testing.assert_allclose(got, want, rtol=1e-11)
     assert got[0, 0, -1] == 0
     p, q = (poincare.from_lorentz(points, c[:, None]) for points in (a, b))
     got = poincare.pairwise_squared_distance(p, q, c)
-    np.testing.assert_allclose(got, each(poincare, p, q), rtol=1e-11)
+    np.testing.assert_allclose(got, of_rows(poincare, p, q), rtol=1e-11)
     check(poincare.pairwise_squared_distance, (p, q, c))
 
 
@@ -359,7 +367,7 @@ def _weighted(size, dtype="float64"):
     ("dtype", "bound"),
     [("float32", 1e-5), pytest.param("float64", 1e-13, marks=pytest.mark.slow)],
 )
-def test_the_weighted_logarithms_at_the_mean_cancel(dtype, bound):
+def test_weighted_logarithms_at_the_mean_cancel(dtype, bound):
     c = C.astype(dtype)
 
     @jax.jit
@@ -374,21 +382,21 @@ def test_the_weighted_logarithms_at_the_mean_cancel(dtype, bound):
     for size in (1e-6, 0.3, 3.0):
         mean, length, distances = excess(*_weighted(size, dtype))
         assert mean.shape == (3, 2, 5) and mean.dtype == dtype
-        # Far out, log_map's space components are longer than the vector by √c x_time.
-        reach = np.asarray(mean[..., 0] * np.sqrt(c)[:, None])
-        assert (length <= bound * reach * np.sqrt(np.mean(distances**2, -1))).all(), size
+        # Far out, the space components of log_map are longer than the vector by √c x_time.
+        stretch = np.asarray(mean[..., 0] * np.sqrt(c)[:, None])
+        assert (length <= bound * stretch * np.sqrt(np.mean(distances**2, -1))).all(), size
 
 
 @pytest.mark.slow
-def test_the_mean_of_two_is_the_midpoint_and_of_one_the_point():
+def test_mean_of_two_points_lies_on_their_geodesic():
     x, _ = _weighted(0.5)
     points = lorentz.exp_map0(x, C[:, None])
     two = points[:, :2]
     got = statistics.lorentz_mean(two, np.array([[[1.0, 1.0], [3.0, 1.0], [0.0, 2.0]]] * 3), C)
     want = [lorentz.geodesic(share, two[:, 0], two[:, 1], C) for share in (0.5, 0.25, 1.0)]
     np.testing.assert_allclose(got, np.stack(want, 1), rtol=1e-12, atol=1e-13)
-    same = jnp.broadcast_to(points[:, :1], points.shape)
-    np.testing.assert_allclose(statistics.lorentz_mean(same, None, C), points[:, :1], rtol=1e-13)
+    copies = jnp.broadcast_to(points[:, :1], points.shape)
+    np.testing.assert_allclose(statistics.lorentz_mean(copies, None, C), points[:, :1], rtol=1e-13)
 
 
 def test_gradients_of_the_mean_in_weights_of_any_scale():
@@ -400,7 +408,7 @@ def test_gradients_of_the_mean_in_weights_of_any_scale():
 
 
 @pytest.mark.slow
-def test_the_ball_has_the_same_mean_and_moves_with_its_weighted():
+def test_poincare_mean_equals_lorentz_mean_and_translates():
     x, w = _weighted(0.3)
     points = lorentz.exp_map0(x, C[:, None])
     p = poincare.from_lorentz(points, C[:, None])
@@ -413,7 +421,7 @@ def test_the_ball_has_the_same_mean_and_moves_with_its_weighted():
 
 
 @pytest.mark.slow
-def test_derivatives_of_the_mean_are_implicit_and_right():
+def test_mean_has_two_derivatives():
     x, w = _weighted(0.6)
 
     def mean(x, w, c):
@@ -424,11 +432,11 @@ def test_derivatives_of_the_mean_are_implicit_and_right():
 
 
 @pytest.mark.slow
-def test_a_loose_tolerance_bounds_the_distance_from_the_mean():
+def test_loose_tolerance_bounds_the_distance_from_the_mean():
     x, w = _weighted(2.0)
     points = lorentz.exp_map0(x, C[:, None])
     mean = statistics.lorentz_mean(points, w, C)
     loose = statistics.lorentz_mean(points, w, C, tolerance=0.05)
-    away = lorentz.distance(loose, mean, C[:, None])
+    error = lorentz.distance(loose, mean, C[:, None])
     spread = lorentz.distance(mean[:, :, None], points[:, None], C[:, None, None])
-    assert (away <= 0.06 * jnp.sqrt(jnp.max(spread**2, -1))).all()
+    assert (error <= 0.06 * jnp.sqrt(jnp.max(spread**2, -1))).all()

@@ -1,4 +1,4 @@
-"""Methods of spaces beside maps: pairs, lengths, draws, files, and modules that hold a space."""
+"""Further methods of spaces: pairs, norms, random points, files, and modules that hold a space."""
 
 import copy
 import functools
@@ -13,11 +13,11 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from compiled import lorentz, poincare, whole
+from compiled import compile_space, lorentz, poincare
 from descent import descend
 from flax import nnx
 from mpmath import mpf
-from reference import slow_but
+from reference import slow_except
 
 import hlformer_jax as hl
 import hlformer_jax.nn.hyperbolic  # Flax stores spaces from here on
@@ -43,12 +43,8 @@ SPACES = {
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _random(space, count, seed):
-    return space.project(space.random(jax.random.key(seed), 3, (count,), 0.8))
-
-
 def _draw(space, count, seed):
-    return _random(space, count, seed)
+    return space.project(space.random(jax.random.key(seed), 3, (count,), 0.8))
 
 
 def _expand(points, axis):
@@ -57,21 +53,23 @@ def _expand(points, axis):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", slow_but(["sphere", "euclidean"], SPACES))
-def test_pairwise_distances_are_those_of_each_pair(name):
-    space, compiled = SPACES[name], whole(SPACES[name])
+@pytest.mark.parametrize("name", slow_except(["sphere", "euclidean"], SPACES))
+def test_pairwise_distances_equal_single_distances(name):
+    space, compiled = SPACES[name], compile_space(SPACES[name])
     x = _draw(space, 4, 0)
-    y = jax.tree.map(lambda a: a[:3], _draw(space, 4, 1))  # of four: the program is shared
-    # Among the second points is one of the first, and one a little beside it.
-    near = jax.tree.map(lambda a: a[:1] * (1 + 1e-9), x)
-    y = jax.tree.map(lambda a, b, c: jnp.concatenate([a, b[:1], c]), y, x, compiled.project(near))
+    y = jax.tree.map(lambda a: a[:3], _draw(space, 4, 1))  # of four, to share the program
+    # The second points include one of the first points, and a near neighbour of it.
+    neighbour = jax.tree.map(lambda a: a[:1] * (1 + 1e-9), x)
+    y = jax.tree.map(
+        lambda a, b, c: jnp.concatenate([a, b[:1], c]), y, x, compiled.project(neighbour)
+    )
     got = compiled.pairwise_distance(x, y)
     want = compiled.distance(_expand(x, 1), _expand(y, 0))
     assert got.shape == (4, 5)
     np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-15)
 
 
-def test_more_pairs_than_int32_counts():
+def test_number_of_pairs_may_exceed_int32():
     points = jax.ShapeDtypeStruct((50_000, 3), jnp.float32)
     distances = jax.eval_shape(Lorentz().pairwise_distance, points, points)
     assert distances.shape == (50_000, 50_000)
@@ -79,7 +77,7 @@ def test_more_pairs_than_int32_counts():
 
 @pytest.mark.usefixtures("float64")
 def test_pairwise_distances_of_antipodes_keep_their_digits():
-    space = whole(Sphere(C))
+    space = compile_space(Sphere(C))
     x = space.project(jnp.asarray([[0.3, -0.5, 0.8], [1.0, 0.2, 0.1]]))
     y = space.project(-x + jnp.asarray([[1e-7, 0, 0], [0, 0, 1e-3]]))
     want = space.distance(_expand(x, 1), _expand(y, 0))
@@ -88,9 +86,9 @@ def test_pairwise_distances_of_antipodes_keep_their_digits():
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", slow_but(["product"], SPACES))
-def test_norm_and_inner_product_are_those_of_the_metric(name):
-    space = whole(SPACES[name])
+@pytest.mark.parametrize("name", slow_except(["product"], SPACES))
+def test_norm_and_inner_product_follow_the_metric(name):
+    space = compile_space(SPACES[name])
     x, y, z = (_draw(SPACES[name], 4, seed) for seed in range(3))
     v, w = space.log_map(x, y), space.log_map(x, z)
     np.testing.assert_allclose(space.norm(x, v), space.distance(x, y), rtol=1e-12)
@@ -113,11 +111,11 @@ def test_inner_product_of_the_hyperboloid_agrees_with_80_digits(radius):
         want = sum(a * b for a, b in zip(v_space, w_space, strict=True))
         want -= times[0] * times[1] / time**2
     got = lorentz.tangent_inner(x, v, w)
-    # What rounding the vectors is worth; the plain inner product has cosh² in its place.
+    # The effect of rounding the vectors; the plain inner product would have cosh² instead.
     np.testing.assert_allclose(got, float(want), atol=4e-16 * np.cosh(radius))
 
 
-@pytest.mark.parametrize("name", slow_but(["poincare"], SPACES))
+@pytest.mark.parametrize("name", slow_except(["poincare"], SPACES))
 def test_draws_have_their_deviation_dtype_and_shape(name):
     space = SPACES[name]
     points = jax.jit(lambda key: space.random(key, 2, (1000,), 0.3))(jax.random.key(0))
@@ -125,8 +123,8 @@ def test_draws_have_their_deviation_dtype_and_shape(name):
     assert {x.dtype for x in jax.tree.leaves(points)} == {jnp.dtype("float32")}
     middle = jax.tree.map(lambda x: x[None], space.origin(2))
     factors = len(jax.tree.leaves(middle))
-    distance = whole(space).distance(middle, points)
-    # Of 2000 squares of normal numbers the mean is off by 2 √(2 / 2000) in one of 20 cases.
+    distance = compile_space(space).distance(middle, points)
+    # The mean of 2000 squared normal numbers deviates by 2 √(2 / 2000) in one of 20 cases.
     np.testing.assert_allclose(jnp.mean(distance**2), factors * 2 * 0.09, rtol=0.12)
     jax.tree.map(np.testing.assert_array_equal, space.project(middle), middle)
 
@@ -139,7 +137,7 @@ def test_both_models_draw_the_same_points():
     np.testing.assert_allclose(poincare.to_lorentz(ball, c), hyperboloid, rtol=1e-5, atol=1e-6)
 
 
-def test_a_product_takes_a_dimension_for_each_factor():
+def test_product_takes_a_dimension_for_each_factor():
     space = Product((Lorentz(1.0), Euclidean()))
     points = space.random(jax.random.key(0), (2, 5), (7,))
     assert [x.shape for x in points] == [(7, 3), (7, 5)]
@@ -148,16 +146,16 @@ def test_a_product_takes_a_dimension_for_each_factor():
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", slow_but(["lorentz"], SPACES))
+@pytest.mark.parametrize("name", slow_except(["lorentz"], SPACES))
 def test_points_of_a_geodesic_at_many_shares_at_once(name):
-    space, t = whole(SPACES[name]), jnp.linspace(-0.5, 1.5, 5)
+    space, t = compile_space(SPACES[name]), jnp.linspace(-0.5, 1.5, 5)
     x, y = _draw(SPACES[name], 4, 0), _draw(SPACES[name], 4, 1)
     got = space.geodesic(t[:, None], x, y)
     for k, share in enumerate(t):
         want = space.geodesic(share, x, y)
         jax.tree.map(lambda a, b, k=k: np.testing.assert_allclose(a[k], b, rtol=1e-13), got, want)
-    one = [jax.tree.map(lambda a: a[0], z) for z in (x, y)]
-    line = space.geodesic(t, *one)
+    ends = [jax.tree.map(lambda a: a[0], z) for z in (x, y)]
+    line = space.geodesic(t, *ends)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[:, 0], rtol=1e-13), line, got)
     start = space.geodesic(jnp.zeros(()), x, y)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-15), start, x)
@@ -172,15 +170,15 @@ def _all_spaces(c):
 
 
 @pytest.mark.parametrize("c", [0.5, np.float32(0.5), jnp.asarray([0.5, 0.7])])
-def test_a_space_survives_flax_pickle_and_copies(c):
+def test_space_survives_flax_pickle_and_copies(c):
     spaces, empty = _all_spaces(c), _all_spaces(0 * c)
     restored = flax.serialization.from_bytes(empty, flax.serialization.to_bytes(spaces))
-    for other in (restored, pickle.loads(pickle.dumps(spaces)), copy.deepcopy(spaces)):
-        assert jax.tree.structure(other) == jax.tree.structure(spaces)
-        jax.tree.map(np.testing.assert_array_equal, other, spaces)
+    for copied in (restored, pickle.loads(pickle.dumps(spaces)), copy.deepcopy(spaces)):
+        assert jax.tree.structure(copied) == jax.tree.structure(spaces)
+        jax.tree.map(np.testing.assert_array_equal, copied, spaces)
 
 
-def test_a_state_of_another_space_is_refused():
+def test_state_of_a_different_space_is_refused():
     state = flax.serialization.to_state_dict(Lorentz(1.0))
     assert state == {"c": 1.0}
     with pytest.raises(ValueError, match=r"Product must have .* \['factors'\], got \['c'\]"):
@@ -188,7 +186,7 @@ def test_a_state_of_another_space_is_refused():
 
 
 @pytest.mark.slow
-def test_a_space_survives_orbax(tmp_path):
+def test_space_survives_orbax(tmp_path):
     spaces = _all_spaces(jnp.asarray(0.5))
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "spaces", spaces)
@@ -203,7 +201,7 @@ def test_a_space_survives_orbax(tmp_path):
 
 
 @pytest.mark.usefixtures("float64")
-def test_a_bounded_curvature_stays_in_its_range():
+def test_bounded_curvature_stays_in_its_range():
     for c in (0.2, 1.0, 4.9):
         parameter = curvature_parameter(c, 0.1, 5.0)
         np.testing.assert_allclose(bounded_curvature(parameter, 0.1, 5.0), c, rtol=1e-14)
@@ -216,16 +214,16 @@ def test_a_bounded_curvature_stays_in_its_range():
     assert bounded_curvature(jnp.float32(3.0)).dtype == jnp.float32
 
 
-@pytest.mark.parametrize("c", [0.1, 5.0, -1.0, np.nan])
-def test_a_curvature_outside_its_range_is_refused(c):
-    with pytest.raises(ValueError, match="must be positive"):
-        curvature_parameter(c, 0.1, 5.0)
+def test_curvature_outside_its_range_is_refused():
+    for c in (0.1, 5.0, -1.0, np.nan):
+        with pytest.raises(ValueError, match="must be positive"):
+            curvature_parameter(c, 0.1, 5.0)
     with pytest.raises(ValueError, match="0 < low < high"):
         bounded_curvature(0.0, 5.0, 0.1)
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_a_curvature_module_learns_within_its_range():
+def test_curvature_module_learns_within_its_range():
     module = hl.nn.Curvature(initial=0.8, low=0.5, high=2.0)
     params = module.init(jax.random.key(0))
     np.testing.assert_allclose(module.apply(params), 0.8, rtol=1e-6)
@@ -249,8 +247,8 @@ class _Table(eqx.Module):
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("c", [1.0, jnp.float32(1.0)], ids=["fixed", "learned"])
-@pytest.mark.parametrize("given", slow_but(["function"], ["tree", "function"]))
-def test_an_equinox_module_that_holds_its_space(c, given):
+@pytest.mark.parametrize("spaces_form", slow_except(["function"], ["tree", "function"]))
+def test_equinox_module_that_holds_its_space(c, spaces_form):
     points = lorentz.exp_map0(jax.random.normal(jax.random.key(0), (8, 3)))
     goal = lorentz.exp_map0(jax.random.normal(jax.random.key(1), (8, 3)))
     model = _Table(Lorentz(c), points, jnp.zeros(8))
@@ -261,7 +259,9 @@ def test_an_equinox_module_that_holds_its_space(c, given):
         space = eqx.combine(params, static).space
         return eqx.tree_at(lambda module: module.points, flat, space)
 
-    optimizer = riemannian(optax.adam(0.05), spaces if given == "function" else spaces(params))
+    optimizer = riemannian(
+        optax.adam(0.05), spaces if spaces_form == "function" else spaces(params)
+    )
 
     @jax.jit
     def loss(params):
@@ -270,16 +270,16 @@ def test_an_equinox_module_that_holds_its_space(c, given):
     end = descend(loss, params, optimizer, 20)
     assert loss(end) < 0.7 * loss(params)
     space = eqx.combine(end, static).space
-    # The last step was taken in the space of the curvature before it; in a tree that stays as it is
-    # points stay in the first space.
-    here = jnp.asarray(space.c if given == "function" else 1.0)
-    assert lorentz.time_error(end.points, here).max() < 0.05
+    # The last step was taken in the space of the previous curvature. With a constant tree of spaces
+    # the points stay in the first space.
+    curvature = jnp.asarray(space.c if spaces_form == "function" else 1.0)
+    assert lorentz.time_error(end.points, curvature).max() < 0.05
     assert (space.c != 1.0) is not isinstance(c, float)
 
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("standard_promotion")
-def test_an_nnx_module_that_holds_its_space():
+def test_nnx_module_that_holds_its_space():
     goal = lorentz.exp_map0(jax.random.normal(jax.random.key(1), (8, 3)))
 
     class Table(nnx.Module):
@@ -320,7 +320,7 @@ def test_an_nnx_module_that_holds_its_space():
         (jnp.ones(()), "the only one"),
     ],
 )
-def test_a_parameter_that_is_no_array_of_points_is_named(params, message):
+def test_error_names_the_parameter_that_holds_no_points(params, message):
     with pytest.raises(ManifoldError, match=message):
         riemannian(optax.adam(0.1), Lorentz(1.0)).init(params)
 
@@ -340,7 +340,7 @@ def test_spaces_that_do_not_fit_the_parameters_are_refused():
             riemannian(optax.adam(0.1), spaces).init({"x": x})
 
 
-def test_curvatures_of_spaces_among_the_parameters_are_euclidean():
+def test_curvatures_among_the_parameters_are_euclidean():
     x = lorentz.exp_map0(jnp.ones((4, 3)))
     params = {"space": Lorentz(jnp.ones(4)), "x": x}
     for spaces in (Lorentz(1.0), {"space": Lorentz(Euclidean()), "x": Lorentz(1.0)}):

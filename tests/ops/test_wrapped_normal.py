@@ -23,7 +23,7 @@ COVARIANCES = FACTORS @ np.swapaxes(FACTORS, -1, -2)
 
 
 def expected_log_density(point, mean, covariance, c):
-    """SciPy's density of the logarithm, moved to the origin in 80 digits, over the stretch."""
+    """Return SciPy's density of the logarithm at the origin, over the stretch of volumes."""
     point, mean, c = vector(point), vector(mean), mpf(float(c))
     at_mean = log_map(mean, point, c)[1:]
     u = parallel_transport(mean, [mpf(0)] * len(mean), at_mean, c)[1:]
@@ -33,7 +33,7 @@ def expected_log_density(point, mean, covariance, c):
     return normal.logpdf([float(component) for component in u]) - float(stretch)
 
 
-def test_log_density_is_scipy_s_over_the_stretch_of_volumes(dtype):
+def test_log_density_equals_scipy_and_volume_stretch(dtype):
     x, mean = (lorentz.from_space(jnp.asarray(s, dtype), C) for s in (POINTS, MEANS))
     p, ball_mean = (poincare.from_lorentz(points, C) for points in (x, mean))
     want = [
@@ -41,7 +41,7 @@ def test_log_density_is_scipy_s_over_the_stretch_of_volumes(dtype):
         for row in zip(x[:, 1:], mean[:, 1:], COVARIANCES, C, strict=True)
     ]
     factors = jnp.asarray(FACTORS, dtype)
-    # Thirty eps of the logarithm, and what rounding points of the ball is worth.
+    # Thirty eps of the logarithm, and the effect of rounding points of the ball.
     rtol = {"float32": 1e-5, "float64": 1e-13}[dtype]
     for got in (
         statistics.lorentz_full_log_density(x, mean, factors, C),
@@ -54,8 +54,8 @@ def test_log_density_is_scipy_s_over_the_stretch_of_volumes(dtype):
 @pytest.mark.usefixtures("float64")
 def test_density_integrates_to_one():
     c, mean, factor = 0.7, np.array([[0.4, -0.3]]), np.array([[[0.6, 0.0], [-0.5, 0.3]]])
-    # On a grid of tangent vectors at the origin, with the volume sinh(√c r) / (√c r) du: this sum
-    # converges exponentially, and less than 1e-9 is beyond.
+    # On a grid of tangent vectors at the origin, with the volume sinh(√c r) / (√c r) du. The sum
+    # converges exponentially, and less than 1e-9 lies outside the grid.
     side = np.linspace(-7, 7, 281)
     u = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     a = np.sqrt(c) * np.linalg.norm(u, axis=-1)
@@ -68,7 +68,7 @@ def test_density_integrates_to_one():
 
 @pytest.mark.slow  # its programs are large
 @pytest.mark.usefixtures("float64")
-def test_samples_have_the_covariance_and_are_the_same_in_both_models():
+def test_samples_have_the_covariance_in_both_models():
     key, count = jax.random.key(1), 20000
     mean = lorentz.from_space(MEANS, C)
     x = statistics.lorentz_full_sample(key, mean, FACTORS, C, shape=(count,))
@@ -89,7 +89,7 @@ def test_samples_have_the_covariance_and_are_the_same_in_both_models():
 @pytest.mark.usefixtures("float64")
 def test_diagonal_factor_is_the_distribution_of_its_scale():
     scale, key = np.array([0.4, 0.7, 1.1]), jax.random.key(0)
-    factor = np.diag(scale)[None] + np.triu(np.full((3, 3), 9.0), 1)  # not read above the diagonal
+    factor = np.diag(scale)[None] + np.triu(np.full((3, 3), 9.0), 1)  # ignored above the diagonal
     x, mean = (lorentz.from_space(s, C) for s in (POINTS, MEANS))
     p, ball_mean = (poincare.from_lorentz(points, C) for points in (x, mean))
     for got, want in (
@@ -115,7 +115,7 @@ def test_diagonal_factor_is_the_distribution_of_its_scale():
 
 @pytest.mark.slow  # its programs are large
 @pytest.mark.usefixtures("float64")
-def test_samples_and_densities_have_two_derivatives_in_everything():
+def test_samples_and_densities_have_two_derivatives():
     key = jax.random.key(0)
     means, points = MEANS.copy(), POINTS.copy()
     means[0], points[1] = 0, means[1]  # at the origin, and at the mean
@@ -141,7 +141,7 @@ def test_samples_and_densities_have_two_derivatives_in_everything():
     check_curvature(diagonal, (means, np.full((4, 3), 0.6), points, C))
 
 
-def test_values_and_gradients_are_finite_at_the_mean_and_far_out():
+def test_densities_are_finite_at_the_mean_and_far_out():
     mean = lorentz.exp_map0(jnp.asarray([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]]))
     x = lorentz.exp_map0(jnp.asarray([[0.0, 0.0], [20.0, 3.0], [9.0, 0.0]]))
     factor = jnp.asarray([[[0.5, 0.0], [-3.0, 1e-3]]])
@@ -167,7 +167,7 @@ def test_density_of_opposite_points_as_far_out_as_exponential_maps_reach(dtype):
         (np.diag([1.0, -1.0]), "the diagonal of factor .* positive"),
     ],
 )
-def test_a_factor_of_no_covariance_is_refused(factor, message):
+def test_invalid_covariance_factor_is_refused(factor, message):
     mean = jnp.asarray([1.0, 0.0, 0.0])
     with pytest.raises(ValueError, match=message):
         plain.lorentz_full_sample(jax.random.key(0), mean, jnp.asarray(factor, "float32"))

@@ -1,4 +1,4 @@
-"""What all tests of the search share."""
+"""Fixtures that all tests of the search share."""
 
 import sqlite3
 

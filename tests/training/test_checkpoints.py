@@ -245,10 +245,13 @@ def test_loaded_run_has_its_parameters_and_moved_data(tmp_path):
     config = configuration("gmmformer_v2")
     write_run(tmp_path / "run", config)
     changes = {"data.data_dir": "elsewhere", "trees.form": "shallow"}  # only HOVER has a form
-    run = loaded_run.load(tmp_path / "run", changes)
+    run = loaded_run.load(str(tmp_path / "run"), changes)
+    assert run.directory == tmp_path / "run"
     assert run.config.model == config.model
     assert run.config.data.data_dir == "elsewhere"
     jax.tree.map(np.testing.assert_array_equal, run.params, tiny.params(config))
+    with pytest.raises(ConfigError, match=r"config\.data\.dir: there is no such field"):
+        loaded_run.load(tmp_path / "run", {"data.dir": "elsewhere"})
 
 
 @pytest.mark.slow  # it takes seconds

@@ -8,10 +8,12 @@ import re
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import jax
 import numpy as np
+import optax
 import pytest
 import runs
 from tensorboardX.proto.event_pb2 import Event
@@ -138,7 +140,10 @@ def test_run_stopped_by_a_signal_ends_the_same(tmp_path, finished, capsys, last,
 def test_stopped_run_with_initial_parameters_continues(tmp_path, finished, capsys):
     config = runs.tree()
     stops = pytest.raises(loop.Stopped, match="SIGTERM: saved step 4")
-    with stops as stopped, loop.start(config, tmp_path, runs.Tree(config), finished) as trainer:
+    with (
+        stops as stopped,
+        loop.start(config, str(tmp_path), runs.Tree(config), str(finished)) as trainer,
+    ):
         runs.signal_before(trainer, 4, signal.SIGTERM)
         trainer.run()
     assert stopped.value.status == 143
@@ -148,6 +153,24 @@ def test_stopped_run_with_initial_parameters_continues(tmp_path, finished, capsy
         assert int(again.state.step) == 4 and again.progress == trainer.progress
         jax.tree.map(np.testing.assert_array_equal, again.state, trainer.state)
     assert "resumed after step 4, in epoch 2" in capsys.readouterr().err
+
+
+def test_subclass_of_a_family_shares_no_program(tmp_path, data_dir, monkeypatch):
+    class Faster(PRVR):
+        def optimiser(self, total_steps):
+            return optax.sgd(0.1)
+
+    def compile_steps(*arguments):
+        constants.append(arguments[-1])
+        raise MemoryError
+
+    constants, config = [], runs.retrieval(data_dir)
+    monkeypatch.setattr(loop, "compile_steps", compile_steps)
+    for family in (PRVR, Faster):
+        trainer = loop.start(config, tmp_path, family(config, devices.mesh()))
+        with pytest.raises(MemoryError), trainer:
+            pass
+    assert constants[0] is not None and constants[1] is None
 
 
 def test_family_gets_the_steps_and_order_of_its_run(tmp_path):
@@ -393,6 +416,15 @@ def test_ignored_ctrl_c_stays_ignored():
             assert received() is None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_signals_are_left_to_the_main_thread():
+    def enter():
+        with loop.received_signal() as received:
+            return received()
+
+    with ThreadPoolExecutor(1) as pool:  # as tools for hyperparameters run a training
+        assert pool.submit(enter).result() is None
 
 
 def test_every_configured_family_can_be_trained():

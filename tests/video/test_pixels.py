@@ -39,7 +39,7 @@ def test_display_matrix_turns_and_mirrors_pictures(tmp_path, matrix, corners):
 
 
 @pytest.mark.parametrize("matrix", [(1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0)])
-def test_a_frame_with_data_unknown_to_pyav_is_turned(tmp_path, monkeypatch, matrix):
+def test_frame_with_data_unknown_to_pyav_is_turned(tmp_path, monkeypatch, matrix):
     """PyAV cannot list the data of frames of spatial videos."""
 
     def refuse(self, frame):

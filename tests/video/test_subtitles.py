@@ -100,13 +100,13 @@ def test_track_in_an_older_encoding_is_read(tmp_path):
     assert cue_rows(subtitles)[0] == (1, 2.5, "Мы идём на рынок") and subtitles.encoding == "cp1251"
 
 
-def test_a_webvtt_track_of_mkvmerge_is_read(tmp_path):
+def test_webvtt_track_of_mkvmerge_is_read(tmp_path):
     """FFmpeg does not know its codec, S_TEXT/WEBVTT."""
     (tmp_path / "a.srt").write_text(SRT)
     path = muxed(tmp_path / "a.mkv", tmp_path / "a.srt")
     content = path.read_bytes()
     path.write_bytes(content.replace(b"S_TEXT/UTF8", b"S_TEXT/VTT\0"))
-    assert rows(read_tracks(path)) == TWO and read_tracks(path).format == "webvtt"
+    assert cue_rows(read_tracks(path)) == CUES and read_tracks(path).format == "webvtt"
     content = content.replace(b"Hello", b"\1\0\2\3\4").replace(b"Second line", bytes(11))
     path.write_bytes(content.replace(b"S_TEXT/UTF8", b"S_KATE\0\0\0\0\0"))
     assert read_tracks(path).cues == ()
