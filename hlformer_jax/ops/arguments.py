@@ -369,7 +369,7 @@ def align_sets(
 
 
 def split_coordinates(v: Float[Array, "*batch n"], dims: Sequence[int]) -> list[jax.Array]:
-    """Split vectors into consecutive coordinates; ValueError if ``dims`` do not sum up to n."""
-    if sum(dims) != v.shape[-1]:
-        raise ValueError(f"dims must sum up to {v.shape[-1]}, got {tuple(dims)}")
+    """Split vectors into consecutive coordinates; ValueError for ``dims`` that do not fit them."""
+    if sum(dims) != v.shape[-1] or min(dims) < 1:
+        raise ValueError(f"dims must be positive and sum up to {v.shape[-1]}, got {tuple(dims)}")
     return jnp.split(v, [sum(dims[: k + 1]) for k in range(len(dims) - 1)], axis=-1)

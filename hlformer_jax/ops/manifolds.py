@@ -15,7 +15,7 @@ there they are the coordinates of the surrounding space.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -439,8 +439,8 @@ class Sphere:
         Pairs of near points or near antipodes are computed one by one. The points must be on the
         sphere, as `project` returns them.
         """
-        x, y, c = align_sets(as_sets(x), as_sets(y), self.c)
         check_positive("c", self.c)
+        x, y, c = align_sets(as_sets(x), as_sets(y), self.c)
         squares, is_near = squares_between(x, y)
         together, opposite = squares_between(x, y, -1)
         is_near = is_near | opposite
@@ -450,6 +450,7 @@ class Sphere:
 
     def origin(self, n: int, dtype: DTypeLike | None = None) -> Points:
         """Return the point [1/√c, 0, …, 0] with n + 1 coordinates."""
+        check_positive("c", self.c)
         return self.project(lorentz.origin(n, self.c, dtype))
 
     def random(self, key: Array, n: int, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
@@ -470,7 +471,7 @@ def _of_each(name: str) -> Callable[..., Any]:
 
     @functools.wraps(getattr(Manifold, name))
     def call(self: Any, *points: Points) -> Points:
-        parts = zip(self.factors, *points, strict=True)
+        parts = self._components(*points)
         return tuple(getattr(space, name)(*arguments) for space, *arguments in parts)
 
     return call
@@ -504,7 +505,7 @@ class Product:
 
     def geodesic(self, t: ArrayLike, x: Points, y: Points) -> Points:
         """Return the point at the fraction t of the way in each factor."""
-        parts = zip(self.factors, x, y, strict=True)
+        parts = self._components(x, y)
         return tuple(space.geodesic(t, *pair) for space, *pair in parts)
 
     def inner(self, x: Points, v: Points, w: Points) -> Distances:
@@ -522,17 +523,28 @@ class Product:
 
     def origin(self, n: Any, dtype: DTypeLike | None = None) -> Points:
         """Return the origin of each factor; n is one dimension or a tuple with one per factor."""
-        pairs = zip(self.factors, self._dimensions(n), strict=True)
+        pairs = self._components(self._dimensions(n))
         return tuple(space.origin(m, dtype) for space, m in pairs)
 
     def random(self, key: Array, n: Any, shape: tuple[int, ...] = (), scale: float = 1.0) -> Points:
         """Draw points of each factor independently; see `Manifold.random`."""
         keys = jax.random.split(key, len(self.factors))
-        parts = zip(self.factors, keys, self._dimensions(n), strict=True)
+        parts = self._components(keys, self._dimensions(n))
         return tuple(space.random(k, m, shape, scale) for space, k, m in parts)
 
     def _dimensions(self, n: Any) -> Any:
         return n if isinstance(n, tuple) else (n,) * len(self.factors)
+
+    def _components(self, *points: Points) -> Iterator[tuple[Any, ...]]:
+        """Return each factor with its components; ValueError for too few or too many of them."""
+        count = len(self.factors)
+        for point in points:
+            if len(point) != count:
+                raise ValueError(
+                    f"expected a tuple of {count}, one for each factor of the Product, got"
+                    f" {len(point)}"
+                )
+        return zip(self.factors, *points, strict=True)
 
     def distance(self, x: Points, y: Points) -> Distances:
         """Return the root of the sum of squared distances in the factors."""

@@ -52,7 +52,7 @@ MAGNITUDES = frozenset(
 """Fields of optax states that are not transported: second moments, step sizes, hyperparameters."""
 
 COORDINATE_STATES = frozenset(
-    ("LookaheadState", "SAMState", "HutchinsonState", "SophiaState")
+    ("LookaheadState", "SAMState", "HutchinsonState", "SophiaState", "ScheduleFreeState")
     + ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
 )
 """States of optax transformations that compute with the coordinates of parameters: refused."""

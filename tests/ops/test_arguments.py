@@ -37,6 +37,13 @@ def test_negative_curvature_is_refused_or_gives_nan(function):
     assert np.isnan(jax.jit(function)(jnp.float32(-1))).all()  # jit hides the value
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_negative_curvature_of_a_sphere_has_no_hyperbolic_hint():
+    for call in (lambda s: s.origin(2), lambda s: s.pairwise_distance(POINT, POINT)):
+        with pytest.raises(ValueError, match=r"^c must be positive, got -1.0$"):
+            call(Sphere(-1.0))
+
+
 def test_integers_of_64_bits_do_not_wrap():
     assert as_float(np.array([2**40, -(2**40)])).tolist() == [2.0**40, -(2.0**40)]
     assert as_float(np.uint64(2**63)) == 2.0**63
@@ -305,6 +312,20 @@ def test_methods_of_spaces_refuse_numbers_in_place_of_vectors(space):
             getattr(space, name)(number, vector)
     with pytest.raises(ValueError, match="expected sets of vectors"):
         space.pairwise_distance(vector, vector)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_points_of_a_product_have_one_component_per_factor():
+    space, x = Product((Euclidean(), Sphere(1.0))), np.ones(3)
+    calls = (
+        lambda wrong: space.distance(wrong, (x, x)),
+        lambda wrong: space.geodesic(0.5, (x, x), wrong),
+        lambda wrong: space.origin(wrong),
+    )
+    for call in calls:
+        for wrong, count in (((x,), 1), ((x, x, x), 3)):
+            with pytest.raises(ValueError, match=f"expected a tuple of 2, .* got {count}$"):
+                call(wrong)
 
 
 @pytest.mark.usefixtures("unchecked")

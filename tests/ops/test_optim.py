@@ -514,7 +514,7 @@ def _heavy_ball(state=_Velocity):
         (lambda: _heavy_ball(lambda v: {"unnamed": v}), "unnamed part"),
         (lambda: optax.flatten(optax.adam(0.1)), "ScaleByAdamState.mu"),
         (lambda: optax.lbfgs(0.1), "ScaleByZoomLinesearchState"),
-        (lambda: optax.contrib.schedule_free_adamw(0.1), "ScheduleFreeState"),
+        (lambda: optax.contrib.schedule_free_adamw(0.1), "ScheduleFreeState is not"),
         (lambda: optax.contrib.prodigy(0.1), "of the optimiser's state"),
         (lambda: optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True), "SAMState"),
         (lambda: optax.chain(optax.sgd(0.1), optax.scale_by_backtracking_linesearch(9)), "search"),

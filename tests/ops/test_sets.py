@@ -13,6 +13,9 @@ from derivatives import check_curvature, check_slopes, check_two_derivatives
 from mpmath import mpf
 from reference import BOUND, DTYPES, POINTS, PRECISIONS, SLOW_FLOAT64, assert_close, pairs
 
+from hlformer_jax import nn
+from hlformer_jax.ops.manifolds import Lorentz
+
 pytestmark = pytest.mark.usefixtures("float64")
 
 
@@ -159,6 +162,18 @@ def test_centroid_norm_has_lower_bound(count):
     assert (points[:, 0] == points[:, 1]).all()
     got = lorentz.centroid(points, exact=False)
     np.testing.assert_allclose(got[0], points[0], rtol=count * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize(("c", "radius"), [(1.0, 31.8), (1e-6, 24)])
+def test_attention_of_distant_points_has_finite_gradients(c, radius):
+    directions = np.array([[0.6, -0.64, 0.48], [0.48, 0.6, 0.64], [-0.8, 0, 0.6]], np.float32)
+    u, c = jnp.asarray(directions * np.float32(radius / np.sqrt(c))), jnp.float32(c)
+
+    def total(points, c):
+        return jnp.sum(nn.attention(Lorentz(c), points, points, points, 1.3))
+
+    for slope in jax.jit(jax.grad(total, (0, 1)))(lorentz.exp_map0(u, c), c):
+        assert np.isfinite(slope).all()
 
 
 def test_both_centroids_have_equal_gradients():

@@ -1,5 +1,7 @@
 """Points of the Lorentz model, tangent vectors, and the maps between them."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -377,7 +379,9 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     With a = to_space and τ = √c time, the space components of the result are
     x + (τ_x + c a · x / (1 + τ_a)) a. `boost(antipode(to), x)` is x as seen from ``to``, and is
     exact for near points, because it is computed from coordinate differences as in `direction`
-    (Chen et al., Fully hyperbolic neural networks, ACL 2022).
+    (Chen et al., Fully hyperbolic neural networks, ACL 2022). Results farther out than exponential
+    maps reach (`max_hyperbolic_norm`) are moved radially to that distance; the gradient
+    treats the factor as a constant.
 
     Args:
       to: points that the origin is moved to.
@@ -387,7 +391,10 @@ def boost(to: Point, x: Point, c: ArrayLike = 1.0) -> Point:
     to, x = space_components(to, x)
     curvature = per_batch(c, x)
     pair = rescale(-to, x, curvature)
-    return point_from_space(boost_to_origin(pair)[0] * pair.scale[..., None], curvature)
+    moved, chord = boost_to_origin(pair)
+    tau = jax.lax.stop_gradient(1 + pair.c * chord.m / 2)  # √c time of the result
+    shorten = jnp.minimum(math.cosh(max_hyperbolic_norm(tau.dtype)) / tau, 1)
+    return point_from_space(moved * (pair.scale * shorten)[..., None], curvature)
 
 
 def transport_in_frame(x: Point, y: Point, u: Space, c: ArrayLike = 1.0) -> Space:

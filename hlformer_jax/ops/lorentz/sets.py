@@ -144,9 +144,10 @@ def centroid(
     total = total / scale
     # −⟨total, total⟩
     norm2 = -(dot(total[..., 1:], total[..., 1:]) - total[..., 0] * total[..., 0]) * curvature
-    norm2 = jnp.where(2 * norm2 < mass * mass, mass * mass, norm2)
-    norm2 = jnp.where(norm2 == 0, 1, norm2)
-    return point_from_space(total[..., 1:] / jnp.sqrt(norm2)[..., None], curvature)
+    is_lost = 2 * norm2 < mass * mass
+    # Far out the derivative of the root of mass² would overflow.
+    norm = jnp.where(is_lost, mass, _norm(jnp.where(is_lost, 1, norm2)))
+    return point_from_space(total[..., 1:] / norm[..., None], curvature)
 
 
 class _Sums(NamedTuple):
