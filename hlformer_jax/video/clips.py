@@ -433,8 +433,10 @@ _ENCODE = "encode the clip instead of copying it"
 
 def _copy(draft: Path, out: Path, video: Video, part: _Part, last: Fraction) -> None:
     form = CONTAINERS[out.suffix.lower()]
-    if form == "matroska" and video.aspect != (video.stream.codec_context.sample_aspect_ratio or 1):
-        # PyAV writes no shape of pixels into Matroska.
+    stated = video.stream.codec_context.sample_aspect_ratio or 1
+    # PyAV writes no shape of pixels into Matroska. Files that state the shown size in whole pixels
+    # differ a little from the codec.
+    if form == "matroska" and abs(video.aspect / stated - 1) > Fraction(1, 50):
         what = "would lose the shape of the pixels, which only the container states"
         raise fault(out, what, f"give it the suffix .mp4 or .mov, or {_ENCODE}")
     streams: list[Stream] = [video.stream]

@@ -5,6 +5,7 @@ import io
 import math
 import os
 import resource
+import struct
 from fractions import Fraction
 
 import av
@@ -445,6 +446,14 @@ def test_copy_keeps_the_pixel_shape_or_is_refused(tmp_path):
     assert video.probe(tmp_path / "b.mp4")[1:3] == video.probe(path)[1:3] == (128, 48)
     with pytest.raises(video.VideoError, match="shape of the pixels"):
         video.copy(path, 0, 1, tmp_path / "b.mkv")
+    path = videos.write(tmp_path / "c.mp4", frames=12, sample_aspect_ratio=Fraction(32, 27))
+    shape, rounded = struct.pack(">4sII", b"pasp", 32, 27), struct.pack(">4sII", b"pasp", 853, 720)
+    path.write_bytes(path.read_bytes().replace(shape, rounded))  # 720 pixels shown as 853
+    with opened(path) as film:
+        assert film.aspect == Fraction(853, 720)
+    video.copy(path, 0, 1, tmp_path / "d.mkv")
+    with opened(tmp_path / "d.mkv") as film:
+        assert film.aspect == Fraction(32, 27)
 
 
 def test_copied_sound_with_repeated_header_is_intact(tmp_path):
