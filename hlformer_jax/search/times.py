@@ -102,9 +102,11 @@ def date_span(when: str | datetime.date) -> tuple[float, float]:
     """
     try:
         start, end = _bounds(when)
-        # An hour that the end of summer time repeats ends the second time.
-        ends = [math.inf] if end is None else [_timestamp(end.replace(fold=k)) for k in (0, 1)]
-        return _timestamp(start), max(ends)
+        if end is None:
+            return _timestamp(start), math.inf
+        # A date in an hour that the end of summer time repeats includes the second time.
+        last = (end - datetime.timedelta(seconds=1)).replace(fold=1)
+        return _timestamp(start), max(_timestamp(end), _timestamp(last) + 1)
     except (ValueError, OverflowError):
         raise SearchError(f"{when!r} is not a date: {FORMS}") from None
 

@@ -38,7 +38,7 @@ _DATE_FORMATS = (
 def recording_time(container: InputContainer, stream: VideoStream) -> float:
     """Return the time of recording in seconds since the epoch; 0 if the file does not state it.
 
-    Times without a time zone count as UTC, and days without a time as noon. Dates of a clock that
+    Times without a time zone count as UTC, and days without a time as 10:00. Dates of a clock that
     was never set, and dates in the future, are ignored.
 
     Args:
@@ -64,7 +64,7 @@ def recording_time(container: InputContainer, stream: VideoStream) -> float:
 def _parse_date(text: str) -> datetime | None:
     if re.fullmatch(r"\d{1,8}", text):  # a year alone, or a number
         return None
-    for iso in (f"{text} 12", text):  # noon in UTC is on the same day in nearly all time zones
+    for iso in (f"{text} 10", text):  # 10:00 UTC is on the same day from Hawaii to New Zealand
         with contextlib.suppress(ValueError):
             return datetime.fromisoformat(iso)
     for form in _DATE_FORMATS:

@@ -578,11 +578,13 @@ def test_repeated_hour_of_summer_time_counts_twice(monkeypatch):
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     spans = [times.date_span(f"2024-10-27T02{minute}") for minute in ("", ":00", ":59")]
+    hour_before = times.date_span("2024-10-27T01")
     missing_hour = times.date_span("2024-03-31T01:59")
     monkeypatch.undo()
     time.tzset()
-    begin = 1729987200  # 02:00 in summer time, an hour before it begins again
-    assert spans == [(begin, begin + 7200), (begin, begin + 3660), (begin + 3540, begin + 7200)]
+    start = 1729987200  # 02:00 in summer time, an hour before it begins again
+    assert spans == [(start, start + 7200), (start, start + 3660), (start + 3540, start + 7200)]
+    assert hour_before == (start - 3600, start)
     assert missing_hour == (1711846740, 1711846800)
 
 
