@@ -150,6 +150,12 @@ def test_ttml_readings_follow_the_words(tmp_path):
         f'<body><p begin="1s" end="2s">{words}<span style="none base">hidden</span></p></body></tt>'
     )
     assert read(tmp_path, "a.ttml", text) == ([(1, 2, "東京都北区 とうきょう きた")], 0)
+    timed = "".join(
+        f'<span begin="{k}s" end="{k + 1}s">{ruby.format(word, reading)}</span>'
+        for k, (word, reading) in enumerate([("東", "ひがしがわ"), ("京", "きょう")])
+    )
+    text = f"<tt><head><styling>{styles}</styling></head><body><p>{timed}</p></body></tt>"
+    assert read(tmp_path, "a.ttml", text) == ([(0, 2, "東京 ひがしがわ きょう")], 0)
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,14 @@ _CP1252_BYTES = {
 }
 """Bytes of cp1252, by their characters; its undefined bytes are decoded as control characters."""
 
+_LETTER_BEFORE_PUNCTUATION = re.compile("[^\x00-\x7fÂÃâ][‘’“”–—…«»\xa0]")
+"""Two characters of correct texts ("weiß…") that have the bytes of a single one in UTF-8."""
+
 
 def _encoded_once(text: str) -> str:
     """Return a text that was encoded twice ("Ã©" for "é") as it was; any other is unchanged."""
+    if _LETTER_BEFORE_PUNCTUATION.sub("", text).isascii():
+        return text
     with contextlib.suppress(UnicodeError):
         return text.translate(_CP1252_BYTES).encode("latin-1").decode().removeprefix("\ufeff")
     return text

@@ -113,6 +113,7 @@ _METADATA = frozenset(
 _RUBY_CONTAINERS = frozenset({"container", "baseContainer", "textContainer"})
 _RUBY_TAGS = {"text": "rt", "delimiter": "rp"}
 """Tags of ruby characters in the text of a cue; `text.clean_lines` reads them."""
+_RUBY = re.compile(r"<(rt|rp)>.*?</\1>|<ruby>", re.DOTALL)
 
 _ANIMATIONS = frozenset({"set", "animate"})
 
@@ -176,9 +177,9 @@ def _are_cues(texts: list[tuple[_Element, str]]) -> bool:
         former.end <= latter.start or former.end == math.inf
         for (former, _), (latter, _) in itertools.pairwise(texts)
     )
+    words = [_RUBY.sub("", text.replace(_BREAK, " ")) for _, text in texts]
     return follow and any(
-        len(text.replace(_BREAK, " ").split()) > 1 or len(text.strip()) > _MAX_WORD_CHARACTERS
-        for _, text in texts
+        len(text.split()) > 1 or len(text.strip()) > _MAX_WORD_CHARACTERS for text in words
     )
 
 
