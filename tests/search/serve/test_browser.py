@@ -492,6 +492,16 @@ def test_unplayable_format_is_played_from_a_preview(page, replaced, tmp_path, su
     is_playing(page)
 
 
+@pytest.mark.slow  # it takes seconds
+def test_preview_that_the_browser_cannot_decode_is_reported(page, replaced, tmp_path):
+    replaced("garden", videos.write(tmp_path / "garden.mp4", "mpeg4", frames=120, sound=(0, 10)))
+    no_pictures = "Object.defineProperty(HTMLVideoElement.prototype, 'videoWidth', {get: () => 0})"
+    page.evaluate(no_pictures)
+    search(page, "red")
+    page.locator("#results .open").nth(1).click()
+    expect(page.get_by_role("alert")).to_contain_text("plays neither this video")
+
+
 # Changes of the index
 
 

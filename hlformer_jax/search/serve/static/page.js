@@ -520,7 +520,8 @@ function stop() {
   shown = null;
 }
 player.addEventListener("loadedmetadata", () => {
-  if (!player.videoWidth) replaceFile();    // the browser only decodes the sound (HEVC, ProRes)
+  if (!player.videoWidth && preview) trouble(text("preview.broken"));
+  else if (!player.videoWidth) replaceFile();    // the browser only decodes the sound (HEVC, ProRes)
   else if (pending !== null) seekPlayer();
 });
 player.addEventListener("seeked", () => { pending = null; drawStrip(); });
