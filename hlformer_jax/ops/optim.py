@@ -52,7 +52,7 @@ MAGNITUDES = frozenset(
 """Fields of optax states that are not transported: second moments, step sizes, hyperparameters."""
 
 COORDINATE_STATES = frozenset(
-    ("LookaheadState", "SAMState", "HutchinsonState", "SophiaState", "ScheduleFreeState")
+    ("LookaheadState", "SAMState", "HutchinsonState", "SophiaState")
     + ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
 )
 """States of optax transformations that compute with the coordinates of parameters: refused."""
@@ -313,6 +313,8 @@ def _points_of_vectors(
         is_array = jnp.ndim(leaf) > 0 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
         if not is_array or (number is not None and spaces[number] is None):
             continue
+        if field == "ScheduleFreeState.z":
+            raise _coordinate_error("ScheduleFreeState")
         is_vector = transported.get(field, transported.get(field.rpartition(".")[-1]))
         fits = number is not None and jnp.shape(leaf) == jnp.shape(params[number][1])
         if is_vector is None or (is_vector and not fits):
@@ -339,10 +341,14 @@ def _refuse_coordinate_states(state: optax.OptState) -> None:
 
     for node in jax.tree.leaves(state, is_leaf=is_refused):
         if is_refused(node):
-            raise ManifoldError(
-                f"riemannian: {type(node).__name__} is not supported, because it computes"
-                " with the coordinates of points"
-            )
+            raise _coordinate_error(type(node).__name__)
+
+
+def _coordinate_error(state: str) -> ManifoldError:
+    """Return the error for a state that computes with the coordinates of points."""
+    return ManifoldError(
+        f"riemannian: {state} is not supported, because it computes with the coordinates of points"
+    )
 
 
 def _field(state: Any, path: KeyPath) -> str:

@@ -525,6 +525,19 @@ def test_optimiser_state_without_transport_is_refused(make, word):
         riemannian(make(), Lorentz()).init(_points("lorentz", 1.0))
 
 
+@pytest.mark.usefixtures("standard_promotion")
+def test_euclidean_group_takes_a_schedule_free_optimiser():
+    groups = {"points": optax.sgd(0.1), "weights": optax.contrib.schedule_free_sgd(0.1)}
+    params = {"points": _points("lorentz", 1.0), "weights": jnp.ones(3)}
+    spaces = {"points": Lorentz(), "weights": Euclidean()}
+    optimizer = riemannian(optax.partition(groups, {name: name for name in params}), spaces)
+    state, gradients = optimizer.init(params), jax.tree.map(jnp.ones_like, params)
+    updates, _ = jax.jit(optimizer.update)(gradients, state, params)
+    alone = groups["weights"]
+    expected, _ = alone.update(jnp.ones(3), alone.init(params["weights"]), params["weights"])
+    np.testing.assert_allclose(updates["weights"], expected, rtol=1e-6)  # a few eps
+
+
 @pytest.mark.parametrize(
     "name", slow_except(["lorentz", "sphere"], ["lorentz", "poincare", "sphere"])
 )
