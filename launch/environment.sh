@@ -10,6 +10,8 @@
 #                     compute capability 7.5 or more, otherwise cuda12 for drivers from 525 on. If
 #                     unset, a .venv for GPUs is kept on a machine that has none, and one for cuda12
 #                     on a machine for cuda13: nodes of a cluster may share the checkout
+#
+# PYTHONPATH and PYTHONHOME are ignored: install modules of your own into .venv with its pip.
 
 set -euo pipefail
 
@@ -24,7 +26,8 @@ fi
 export GLIBC_TUNABLES=${GLIBC_TUNABLES-glibc.malloc.hugetlb=1}
 # With CDPATH, cd may find another directory, and prints it.
 root=$(CDPATH="" cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-# They would put packages of another Python before those of .venv, and pip would not install these.
+# PYTHONPATH and PYTHONHOME, which clusters set, would put packages of another Python before those of
+# .venv, and pip would not install these.
 unset PYTHONPATH PYTHONHOME
 
 say() { printf 'hlformer: %s\n' "$*" >&2; }

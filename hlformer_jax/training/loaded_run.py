@@ -91,6 +91,7 @@ def load(directory: Path | str, changes: Mapping[str, Any] | None = None) -> Loa
     Raises:
       RunError: if the directory holds no configuration of this version.
       ConfigError: if no family has a field of `changes`, or its value is not allowed.
+      TypeError: if a value of `changes` has another type than its field.
       CheckpointError: if the checkpoint is missing, damaged or of another model.
     """
     directory = Path(directory)

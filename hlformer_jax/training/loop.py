@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -493,8 +493,10 @@ def start(
             if restored is None:
                 future = thread.submit(lambda: initial.lower().compile(options)())
             loss = family.loss(steps_per_epoch)
+            constants: Any = None
             # Not inherited: a subclass may have another optimiser, projection or feed.
-            constants = vars(type(family)).get("program_constants", lambda family: None)(family)
+            if "program_constants" in vars(type(family)):
+                constants = cast(Any, family).program_constants()
             compiled = compile_steps(
                 loss, optimiser, family.project, feed, template, config, constants
             )

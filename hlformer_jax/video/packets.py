@@ -34,6 +34,7 @@ def seek_stream(
 ) -> None:
     """Seek to a second of a stream, or to its start if FFmpeg cannot seek there.
 
+    If FFmpeg cannot seek in the sound of an AVI file, the pictures of that second are sought.
     In a container without an index, the first packet is sought by its byte: seeking by time, FFmpeg
     would skip the first keyframe, or land anywhere if the clock wraps around. If all seeking fails,
     reading continues at the current position.
