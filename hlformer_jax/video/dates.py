@@ -8,7 +8,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 _CLOCK_IS_SET = 2 * 86_400
-"""Seconds since 1970 up to which a recording time is taken for that of a clock never set."""
+"""Largest recording time, in seconds since 1970, that is ignored: the clock was never set."""
 
 _CLOCK_RUNS_AHEAD = 2 * 86_400
 """Seconds by which a recording time may be later than now and is still accepted."""
@@ -43,7 +43,7 @@ def recording_time(container: InputContainer, stream: VideoStream) -> float:
 
     Args:
       container: the open file.
-      stream: its video stream; metadata of the file take precedence over those of the stream.
+      stream: its video stream; metadata of the file take precedence over its own.
     """
     stated: dict[str, str] = {}
     for metadata in (stream.metadata, container.metadata):  # the file's metadata take precedence

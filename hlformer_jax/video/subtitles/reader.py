@@ -279,7 +279,7 @@ class _Packet:
     place: int  # its byte in the file
 
     def shift(self, seconds: float) -> None:
-        """Make it so many seconds later."""
+        """Move the times of the packet by some seconds."""
         self.start += seconds
         self.end = None if self.end is None else self.end + seconds
 

@@ -81,7 +81,7 @@ class _Element:
         self.is_timed = False  # whether it or an element around it has times
         self.last_end = start  # end of its last child, or, if parallel, of the one that ends last
         self.is_metadata = False  # whether it is in metadata, which has no cues
-        self.display = self.visibility = ""  # styles, of which "none" and "hidden" hide its text
+        self.display = self.visibility = ""  # styles; "none" and "hidden" hide its text
         self.ruby = ""  # part of an annotated word: "container", "base", "text" or "delimiter"
 
     def add_child(self, end: float) -> None:
@@ -113,7 +113,8 @@ _METADATA = frozenset(
 _RUBY_CONTAINERS = frozenset({"container", "baseContainer", "textContainer"})
 _RUBY_TAGS = {"text": "rt", "delimiter": "rp"}
 """Tags of ruby characters in the text of a cue; `text.clean_lines` reads them."""
-_RUBY = re.compile(r"<(rt|rp)>.*?</\1>|<ruby>", re.DOTALL)
+_READING = re.compile(r"<(rt|rp)>.*?</\1>|<ruby>", re.DOTALL)
+"""The readings in the text of a cue, with their tags; without them the words remain."""
 
 _ANIMATIONS = frozenset({"set", "animate"})
 
@@ -177,7 +178,7 @@ def _are_cues(texts: list[tuple[_Element, str]]) -> bool:
         former.end <= latter.start or former.end == math.inf
         for (former, _), (latter, _) in itertools.pairwise(texts)
     )
-    words = [_RUBY.sub("", text.replace(_BREAK, " ")) for _, text in texts]
+    words = [_READING.sub("", text.replace(_BREAK, " ")) for _, text in texts]
     return follow and any(
         len(text.split()) > 1 or len(text.strip()) > _MAX_WORD_CHARACTERS for text in words
     )
@@ -197,7 +198,7 @@ class _Reader:
         self.elements = [_Element("")]  # the open elements, the outermost first
         self.timed = [self.elements[0]]  # of each, the innermost with its own times, or the unit
         self.unit: _Unit | None = None
-        self.styles: dict[str, dict[str, str]] = {}  # attributes of the head's, by id
+        self.styles: dict[str, dict[str, str]] = {}  # attributes of the styles in the head, by id
 
     def take_text(self, text: str) -> None:
         element = self.elements[-1]
@@ -306,7 +307,7 @@ class _Reader:
 
 def _times(name: str, stated: dict[str, str]) -> tuple[str, str, str]:
     """Return the begin, the end and the duration that an element states; "" for each other."""
-    if name in _ANIMATIONS:  # changes of a style, which are no content
+    if name in _ANIMATIONS:  # changes of a style, without text
         return "", "", ""
     begin, end, duration = (stated.get(key, "") for key in ("begin", "end", "dur"))
     if begin or end or name not in ("p", "text", "s"):
