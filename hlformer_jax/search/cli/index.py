@@ -1,8 +1,12 @@
 """Commands that fill an index: index, add, watch, transcribe."""
 
+import contextlib
 import functools
+import itertools
 import os
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -127,13 +131,39 @@ def watch(options: Options) -> None:
     precision = _choose_precision(index, encoder, options)
     for root in index.roots.values():
         terminal.show(f"watching {root} (Ctrl-C ends it)")
-    try:
+    with _raising_at_ctrl_c() as interrupted:
+        changes = watch_folders.watch_changes(options.index, terminal.show)
         watch_folders.follow(
-            options.index, encoder, options.settle, terminal.show, workers=options.workers,
-            precision=precision, timeout=options.timeout,
+            options.index, encoder, options.settle, terminal.show,
+            changes=itertools.takewhile(lambda paths: not interrupted.is_set(), changes),
+            workers=options.workers, precision=precision, timeout=options.timeout,
         )  # fmt: skip
+    terminal.show("stopped")
+
+
+@contextlib.contextmanager
+def _raising_at_ctrl_c() -> Iterator[threading.Event]:
+    """End the block at Ctrl-C.
+
+    Yields:
+      An event that is set at Ctrl-C, because Python ignores the KeyboardInterrupt that is raised in
+      a finalizer or in a callback of the garbage collector, such as JAX's.
+    """
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: Any) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # a shell's background jobs ignore Ctrl-C
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupted
     except KeyboardInterrupt:
-        terminal.show("stopped")
+        pass
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def prepare_index(

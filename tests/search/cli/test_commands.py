@@ -4,6 +4,7 @@ import errno
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.cli.options import seed
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest import extract
+from hlformer_jax.search.ingest import extract, watch
 
 
 def test_only_compiling_commands_keep_programs(search, index, keep_programs_calls):
@@ -116,6 +117,25 @@ def test_ctrl_c_prints_one_line(ask, films, monkeypatch):
     monkeypatch.setattr(Index, "unchanged_path", interrupted)
     done = ask("cut", "a.film", "--start=1", "--end=2")
     assert done.status == 130 and done.errors == ["interrupted"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_during_a_finalizer_ends_watch(ask, monkeypatch):
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    def changes(directory, report):
+        Finalized()  # Python ignores its KeyboardInterrupt
+        for _ in range(3):
+            yield ()
+        pytest.fail("Ctrl-C did not end the command")
+
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(watch, "watch_changes", changes)
+    done = ask("watch", "--workers=0")
+    assert done.status == 0 and done.out.endswith("\nstopped\n"), done
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_full_disk_of_an_output_is_named_with_advice(ask, tmp_path, monkeypatch):
