@@ -37,6 +37,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number and a noun whose plural ends in -s: "1 video", "1,200 videos"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def caseless(text: str) -> str:
     """Return a text in the form that ignores case and how accents are encoded."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())

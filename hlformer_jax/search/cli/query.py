@@ -34,7 +34,7 @@ from hlformer_jax.search.times import (
     parse_moment,
     parse_seconds,
 )
-from hlformer_jax.text import printable
+from hlformer_jax.text import counted, printable
 
 
 @command(
@@ -84,7 +84,7 @@ def query(options: Options) -> None:
         probe = optional("hlformer_jax.video", "search").probe
         title = options.sentences[0] if options.sentences else "moments"
         count = export.write(options.export, title, results, probe, replace)
-        terminal.warn(f"{options.export}: {count} moments")
+        terminal.warn(f"{options.export}: {counted(count, 'moment')}")
     no_results = "" if results else f"no results: {results.reason}"
     if results and results.verdict and not options.offset:
         terminal.warn(results.verdict)

@@ -24,6 +24,7 @@ from hlformer_jax.search.ingest.extract import format_counts, remove_videos
 from hlformer_jax.search.signals import rankers
 from hlformer_jax.search.signals.transcript import passages, transcripts
 from hlformer_jax.search.times import format_clock
+from hlformer_jax.text import counted
 
 
 @command(INDEX, JSON)
@@ -54,9 +55,9 @@ def status(options: Options) -> None:
         "ranker": summary["checkpoint"],
         "videos": f"{summary['videos']}, {format_clock(summary['seconds'])} long, {counts}",
         "offline": summary["offline"]
-        and f"{summary['offline']} videos (prune lists and drops them)",
+        and f"{counted(summary['offline'], 'video')} (prune lists and drops them)",
         "not read": summary["unreadable"]
-        and f"{summary['unreadable']} videos (kept: check the rights of their folders)",
+        and f"{counted(summary['unreadable'], 'video')} (kept: check the rights of their folders)",
         "removed": summary["removed"] and f"{summary['removed']} (add brings one back)",
         "threshold": threshold
         and f"calibrated for {threshold.false_alarms:g} % false alarms"
@@ -64,7 +65,7 @@ def status(options: Options) -> None:
         "failed": summary["failed"] and f"{summary['failed']} (index --retry tries them again)",
         "unlisted": index.unlisted
         and f"{len(index.unlisted)} folders or groups of files (index tries them again)",
-        "subtitles": problems and f"{len(problems)} files are not searched, or not fully",
+        "subtitles": problems and f"{counted(len(problems), 'file')} not searched, or not fully",
     }
     for name, text in rows.items():
         if text:
@@ -126,13 +127,12 @@ def prune(options: Options) -> None:
     names = [video for video in offline if roots.is_deleted(video, follow=True)]
     if unreadable := sorted(set(offline) - set(names)):
         count, first = len(unreadable), unreadable[0]
-        terminal.warn(f"{count} videos cannot be read and are kept, first {first}")
+        terminal.warn(f"cannot read {counted(count, 'video')}, kept; first {first}")
     for name in names:
         terminal.show(name)
     if not options.yes:
-        terminal.show(
-            f"{len(names)} videos are missing" + ("; add --yes to drop them" if names else "")
-        )
+        advice = "; add --yes to drop them" if names else ""
+        terminal.show(f"missing: {counted(len(names), 'video')}{advice}")
         return
     with index.writing() as writer:
         indexed = {name for name, record in index.videos.items() if record.indexed}
@@ -140,7 +140,7 @@ def prune(options: Options) -> None:
         missing = {name for name in indexed & {*names} if roots.is_deleted(name, follow=True)}
         writer.forget(missing)
     remaining = sum(record.indexed for record in index.videos.values())
-    terminal.show(f"dropped {len(missing)} videos, {remaining} are left")
+    terminal.show(f"dropped {counted(len(missing), 'video')}; left: {remaining}")
 
 
 @command(INDEX)

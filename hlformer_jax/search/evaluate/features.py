@@ -13,6 +13,7 @@ from hlformer_jax.encoders.protocol import TokenEncoder
 from hlformer_jax.errors import DamagedError
 from hlformer_jax.search.evaluate.captions import Caption, cut_times
 from hlformer_jax.search.index import Index
+from hlformer_jax.text import counted
 
 _TEXTS_AT_ONCE = 256
 
@@ -95,7 +96,7 @@ def _usable_captions(
     captioned = {caption.video for caption in visual}
     if missing := sorted(captioned - contents.keys()):
         report(
-            f"{len(missing)} captioned videos are not indexed and are left out, for example"
+            f"left out: {counted(len(missing), 'captioned video')} not indexed, for example"
             f" {missing[0]!r}"
         )
     try:
@@ -120,7 +121,8 @@ def _join_copies(
         first.setdefault(contents[video], video)
     if copies := [video for video in videos if first[contents[video]] != video]:
         report(
-            f"{len(copies)} captioned videos are copies and count as one video with their original,"
+            "copies, which count as one video with their original:"
+            f" {counted(len(copies), 'captioned video')},"
             f" for example {copies[0]!r} with {first[contents[copies[0]]]!r}"
         )
     several = [
@@ -130,8 +132,8 @@ def _join_copies(
     ]
     if several:
         report(
-            f'{len(several)} captions have further correct videos ("also"), which count as wrong'
-            ' and, unless each caption has a "split", may be in other splits, for example'
+            f'{counted(len(several), "caption")} with further correct videos ("also"), which count'
+            ' as wrong and, unless each caption has a "split", may be in other splits, for example'
             f" {several[0].sentence!r}"
         )
     return [caption._replace(video=first[contents[caption.video]]) for caption in captions]

@@ -27,6 +27,7 @@ from hlformer_jax.search.ingest.extract import (
     index_folder,
     real_video,
 )
+from hlformer_jax.text import counted
 
 SETTLE_SECONDS = 5.0
 """Seconds for which a file must not have changed before it is read."""
@@ -259,7 +260,7 @@ class Follower:
         if self._offline is None:
             self._offline = offline
             if offline:
-                self._report(f"{len(offline)} videos are offline (kept until prune)")
+                self._report(f"offline: {counted(len(offline), 'video')} (kept until prune)")
         for path in sorted(offline - self._offline):
             self._report(f"offline {path} (kept until prune)")
         returned = {

@@ -70,7 +70,7 @@ def test_unreadable_folder_is_not_called_offline(ask, films, index, monkeypatch)
     assert "1 offline (kept; prune drops them), 1 unreadable (kept)" in done.out
     assert not done.errors  # only the real `find` names the folder
     status = ask("status").out
-    assert "offline   1 videos" in status and "not read  1 videos" in status
+    assert "offline   1 video " in status and "not read  1 video " in status
     offline, unreadable, *_ = ask("query", "red").errors
     assert "1 of 3 videos is offline and left out ('b.film')" in offline
     assert "1 of 3 videos is unreadable and left out ('trips/c.film')" in unreadable
@@ -146,7 +146,7 @@ def test_offline_folder_keeps_all_videos(ask, films, index, disk, tmp_path, is_e
     done = ask("index")
     assert done.status == 0 and "2 offline" in done.out
     assert any(f"{disk} is missing" in line for line in done.errors) != is_empty
-    assert "0 videos are missing" in ask("prune").out
+    assert "missing: 0 videos" in ask("prune").out
     assert "dropped 0" in ask("prune", "--yes").out
     after = Index.open(index).videos
 
@@ -178,7 +178,7 @@ def test_offline_videos_are_kept_until_they_are_pruned(ask, films, index, tmp_pa
     assert "3 unchanged" in ask("index", films).out
     assert calls.encoder.seen == frames_before
     (films / "trips" / "c.film").unlink()
-    assert "dropped 1 videos, 2" in ask("prune", "--yes").out
+    assert "dropped 1 video; left: 2" in ask("prune", "--yes").out
     assert len(Index.open(index).contents()) == 2
     assert ask("prune", "--yes").status == 0
     films.rename(tmp_path / "unmounted")
@@ -196,5 +196,5 @@ def test_prune_keeps_videos_of_a_disk_that_goes_offline(ask, films, index, tmp_p
 
     monkeypatch.setattr(Index, "offline", unmounted)
     done = ask("prune", "--yes")
-    assert done.status == 0 and "3 videos cannot be read and are kept" in done.errors[0]
+    assert done.status == 0 and "cannot read 3 videos, kept" in done.errors[0]
     assert len(Index.open(index).videos) == 3

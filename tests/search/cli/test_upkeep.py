@@ -92,7 +92,7 @@ def test_failed_files_do_not_count_as_videos(ask, films, index):
     assert done.out == "removed 1 of 2 videos and 1 failed file\n"
     (films / "bad.film").write_bytes(b"broken again")
     ask("add", films / "bad.film")
-    assert "1 are left" in ask("prune", "--yes").out
+    assert "; left: 1\n" in ask("prune", "--yes").out
 
 
 def test_index_mends_unused_quantised_embeddings(ask, films, index):

@@ -349,8 +349,9 @@ def test_features_join_copies_and_count_omissions(index, films, tmp_path):
     assert videos["b.film"] == ["green", "a copy"] and "copy.film" not in videos
     dropped, copies, several = lines
     assert dropped.startswith("3 of 9 captions have no video, have several parts")
-    assert copies.startswith("1 captioned videos are copies") and "'copy.film'" in copies
-    assert several.startswith("1 captions have further correct videos") and "'red too'" in several
+    assert copies.startswith("copies, which count as one video with their original: 1 caption")
+    assert "'copy.film'" in copies
+    assert several.startswith("1 caption with further correct videos") and "'red too'" in several
 
 
 def test_copies_in_several_named_splits_are_one_video(index, films, tmp_path):

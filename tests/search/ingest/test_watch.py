@@ -75,7 +75,7 @@ def test_changes_are_indexed_and_reported(index, films, tmp_path, monkeypatch):
     (films / "b.film").unlink()
     with following(index) as (lines, wait):
         wait("indexed before.film (3 s)")
-        wait("1 videos are offline")
+        wait("offline: 1 video (kept")
         archive.film(films / "new folder" / "n.film", ["white"] * 4)
         wait("indexed new folder/n.film (4 s)")
         ids = {entry.video: entry.id for entry in Index.open(index.directory).entries()}
