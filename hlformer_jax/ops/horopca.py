@@ -67,6 +67,9 @@ def lorentz_busemann(
 ) -> Scalar:
     """Return the Busemann function log(√c x_time − √c ξ · x_space) / √c in the Lorentz model.
 
+    For points in nearly the direction of ξ, errors are the effect of rounding ξ: up to about
+    log(1 + eps² c x_time²) / √c for the value, and relative to eps · c x_time² for the gradient.
+
     Args:
       x: points.
       ideal: ideal points ξ, as directions of any nonzero length.
