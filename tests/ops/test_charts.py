@@ -152,6 +152,20 @@ def test_charts_are_finite_at_the_most_distant_points():
     np.testing.assert_allclose(compiled.to_klein(outside), [0.6, 0.8], rtol=1e-5)
 
 
+@pytest.mark.usefixtures("float64")
+def test_half_space_gradients_keep_digits_of_distant_points():
+    space, c = points("float32", radii=(24.0, 31.0))
+
+    def slope(dtype):
+        cotangent = jnp.ones(space.shape, dtype)
+        x = lift(space.astype(dtype), c.astype(dtype))
+        return jax.vjp(lambda x: lorentz.to_half_space(x, c), x)[1](cotangent)[0]
+
+    got, want = np.asarray(slope("float32"), np.float64), np.asarray(slope("float64"))
+    error = np.linalg.norm(got - want, axis=-1) / np.linalg.norm(want, axis=-1)
+    assert error.max() < 2e-5
+
+
 def test_nonpositive_height_is_refused_or_nan():
     h = jnp.asarray([[1.0, 0.5], [2.0, 0.0]])
     with pytest.raises(ValueError, match="height"):

@@ -60,6 +60,25 @@ def test_busemann_is_the_limit_of_distance_differences():
     np.testing.assert_allclose(compiled.lorentz_busemann(x, 3 * ideal, c), want, atol=1e-11)
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("count", [1, 2])
+def test_projection_keeps_digits_near_origin_and_ideal_points(count):
+    rng, c = np.random.default_rng(0), 0.7
+    directions = np.eye(3, dtype=np.float32)[:count]
+    near_ideal = np.array([[600, 0.3, 0.4], [9e4, 0.0, 0.4]])
+    space = np.concatenate([1e-6 * rng.normal(size=(2, 3)), near_ideal]).astype(np.float32)
+    got = compiled.lorentz_horospherical(lorentz.from_space(space, np.float32(c)), directions, c)
+    c = mpf(float(np.float32(c)))
+    for s, point in zip(space, got, strict=True):
+        x = [mpmath.sqrt(c) * a for a in reference.vector(s)]
+        tau = mpmath.sqrt(1 + reference.dot(x, x))
+        b = [tau - a for a in x[:count]]
+        delta = (tau - sum(x[:count])) ** 2 + (count - 1) * reference.dot(x[count:], x[count:])
+        time = (1 + reference.dot(b, b)) / (sum(b) + mpmath.sqrt(delta))
+        want = [(time - value) / mpmath.sqrt(c) for value in b]
+        assert reference.relative_error(point[1:], want) < 16 * 1.2e-7 * tau, s
+
+
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.usefixtures("float64")
 def test_projection_keeps_busemann_functions_and_is_idempotent():

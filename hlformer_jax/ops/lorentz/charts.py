@@ -92,7 +92,9 @@ def to_half_space(x: Float[Array, "*#batch n1"], c: ArrayLike = 1.0) -> Float[Ar
     is_upper = rise >= 0
     # (τ − x_n)(τ + x_n) is 1 + |s|². The factor that is a sum of positive terms does not cancel.
     positive_sum = tau + jnp.where(is_upper, rise, -rise)
-    height = jnp.where(is_upper, positive_sum / (1 + width2), 1 / positive_sum)
+    # A factor applied twice, because the square of 1 + |s|² would overflow far out.
+    per_width = 1 / jnp.sqrt(1 + width2)
+    height = jnp.where(is_upper, positive_sum * per_width * per_width, 1 / positive_sum)
     return jnp.concatenate([s * height, height], axis=-1) / root
 
 
