@@ -262,9 +262,17 @@ def _read_tagged_length(stream: VideoStream) -> float:
     return 3600 * int(parts[1]) + 60 * int(parts[2]) + float(parts[3])
 
 
+def _mean_rate(stream: VideoStream) -> Fraction | None:
+    """Return the frames a second on average; None if the file states no plausible rate."""
+    # FFmpeg takes the clock of raw DV, 60,000 ticks a second, for its average rate.
+    for rate in (stream.average_rate, stream.guessed_rate, stream.base_rate):
+        if rate and Fraction(1, 1000) < rate < 1000:
+            return rate
+    return None
+
+
 def _period(stream: VideoStream) -> Fraction:
-    rate = stream.average_rate or stream.guessed_rate or stream.base_rate
-    return 1 / rate if rate and Fraction(1, 1000) < rate < 1000 else Fraction(1, 25)
+    return 1 / (_mean_rate(stream) or Fraction(25))
 
 
 def _lacks_index(path: Path) -> bool:
@@ -808,7 +816,7 @@ _MAX_ENTRIES = 2_000
 
 def _is_variable(stream: VideoStream) -> bool:
     """Return whether the distance of frames varies, from an MP4's index or from FFmpeg's rates."""
-    mean, base = float(stream.average_rate or 0), float(stream.base_rate or 0)
+    mean, base = float(_mean_rate(stream) or 0), float(stream.base_rate or 0)
     if not mean or not base:
         return False
     entries = itertools.islice(stream.index_entries, _MAX_ENTRIES)

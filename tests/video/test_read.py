@@ -865,6 +865,17 @@ def test_programme_stream_start_and_length(tmp_path):
     assert video.probe(path).duration == pytest.approx(2.4)
 
 
+def test_rate_of_raw_dv_is_that_of_its_frames(tmp_path):
+    path, rate = tmp_path / "a.dv", Fraction(30_000, 1001)
+    with av.open(path, "w") as container:
+        stream = container.add_stream("dvvideo", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = 720, 480, "yuv411p"
+        for _ in range(8):
+            container.mux(stream.encode(av.VideoFrame(720, 480, "yuv411p")))
+    info = video.probe(path)
+    assert (info.rate, info.is_variable) == (pytest.approx(float(rate)), False)
+
+
 def test_probing_decodes_a_single_frame(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=60)
     content = bytearray(path.read_bytes())
