@@ -262,9 +262,17 @@ def _read_tagged_length(stream: VideoStream) -> float:
     return 3600 * int(parts[1]) + 60 * int(parts[2]) + float(parts[3])
 
 
+def _mean_rate(stream: VideoStream) -> Fraction | None:
+    """Return the frames a second on average; None if the file states no plausible rate."""
+    # FFmpeg takes the clock of raw DV, 60,000 ticks a second, for its average rate.
+    for rate in (stream.average_rate, stream.guessed_rate, stream.base_rate):
+        if rate and Fraction(1, 1000) < rate < 1000:
+            return rate
+    return None
+
+
 def _period(stream: VideoStream) -> Fraction:
-    rate = stream.average_rate or stream.guessed_rate or stream.base_rate
-    return 1 / rate if rate and Fraction(1, 1000) < rate < 1000 else Fraction(1, 25)
+    return 1 / (_mean_rate(stream) or Fraction(25))
 
 
 def _lacks_index(path: Path) -> bool:
@@ -340,13 +348,17 @@ class Clock:
         self._by_decoding = video.container.format.name in WITHOUT_PRESENTATION_TIMES
         self._decoding: list[int] = []
         self._has_times = False  # whether a packet had a presentation time
+        self._sent: deque[int] = deque(maxlen=4 * MAX_REORDERED)  # times of the latest packets
+        self._last_stamp: int | None = None  # timestamp of the frame before
         self._is_sought = is_sought
         self._last: Fraction | None = None
         self._shift = Fraction(0)
 
     def sent(self, packet: av.Packet) -> None:
         """Record a packet that is sent to the decoder."""
-        self._has_times = self._has_times or packet.pts is not None
+        if packet.pts is not None:
+            self._has_times = True
+            self._sent.append(packet.pts)
         if self._by_decoding and packet.dts is not None and packet.size:
             heapq.heappush(self._decoding, packet.dts)
 
@@ -366,19 +378,29 @@ class Clock:
         time = self._relative(stamp)
         if self._last is not None:
             gap = time - self._last
-            if -DISORDER <= gap <= 0:
+            if gap <= 0 and (gap >= -DISORDER or self._is_delayed(stamp)):
                 self.disordered += 1
                 return None
             if gap < -DISORDER or gap > LONGEST_GAP:
                 self.jumps += 1
                 self._shift += self.end - time
                 time = self.end
-        self._last = time
+        self._last, self._last_stamp = time, stamp
         length = frame.duration * self._video.unit if frame.duration else self._video.period
         self.end = time + (length if 0 < length <= LONGEST_GAP else self._video.period)
         if self._video.end is not None and not self._shift and time < self._video.end:
             self.end = min(self.end, self._video.end)
         return time
+
+    def _is_delayed(self, stamp: int | None) -> bool:
+        """Return whether the packet of a frame was sent before that of the frame shown before it.
+
+        After a gap in the reception, decoders return some frames of both sides alternately.
+        """
+        sent = list(self._sent)
+        if stamp is None or sent.count(stamp) != 1 or self._last_stamp not in sent:
+            return False
+        return sent.index(stamp) < sent.index(self._last_stamp)
 
     def _least_decoding_time(self, coming: int) -> int | None:
         stamp = heapq.heappop(self._decoding) if self._decoding else None
@@ -794,7 +816,7 @@ _MAX_ENTRIES = 2_000
 
 def _is_variable(stream: VideoStream) -> bool:
     """Return whether the distance of frames varies, from an MP4's index or from FFmpeg's rates."""
-    mean, base = float(stream.average_rate or 0), float(stream.base_rate or 0)
+    mean, base = float(_mean_rate(stream) or 0), float(stream.base_rate or 0)
     if not mean or not base:
         return False
     entries = itertools.islice(stream.index_entries, _MAX_ENTRIES)

@@ -392,6 +392,21 @@ def test_file_without_timestamps_starts_at_its_first_frame(tmp_path):
         assert clock.time(frame) == 0
 
 
+def test_gap_in_the_reception_moves_no_later_frame(tmp_path):
+    path = videos.write(
+        tmp_path / "a.ts", rate=10, frames=120, max_b_frames=2, gop_size=120, paint=noisy
+    )
+    content = path.read_bytes()
+    lost = [len(content) // 188 * part // 40 * 188 for part in (20, 30)]
+    path.write_bytes(content[: lost[0]] + content[lost[1] :])
+    with opened(path) as film:
+        decoder = read.Decoder(film)
+        times = [float(time) for time, _ in decoder]
+    assert max(after - before for before, after in itertools.pairwise(times)) > 2
+    assert decoder.clock.disordered and not decoder.clock.jumps
+    assert times[-1] == pytest.approx(11.9)
+
+
 @pytest.mark.parametrize("seconds", [1, 3, 10])
 def test_slow_videos_with_reordered_frames_have_right_times(tmp_path, seconds):
     options = {"preset": "medium", "x264-params": "bframes=3:b-adapt=0:b-pyramid=normal"}
@@ -848,6 +863,17 @@ def test_programme_stream_start_and_length(tmp_path):
     assert info.duration == pytest.approx(2, abs=0.3)  # the muxer's length of the last frame
     path = videos.write(tmp_path / "a.mpg", "mpeg2video", rate=25, frames=60, max_b_frames=2)
     assert video.probe(path).duration == pytest.approx(2.4)
+
+
+def test_rate_of_raw_dv_is_that_of_its_frames(tmp_path):
+    path, rate = tmp_path / "a.dv", Fraction(30_000, 1001)
+    with av.open(path, "w") as container:
+        stream = container.add_stream("dvvideo", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = 720, 480, "yuv411p"
+        for _ in range(8):
+            container.mux(stream.encode(av.VideoFrame(720, 480, "yuv411p")))
+    info = video.probe(path)
+    assert (info.rate, info.is_variable) == (pytest.approx(float(rate)), False)
 
 
 def test_probing_decodes_a_single_frame(tmp_path):

@@ -30,7 +30,7 @@ from hlformer_jax.video.subtitles.text import (
 )  # fmt: skip
 
 SUFFIXES = frozenset(
-    {".srt", ".vtt", ".ass", ".ssa", ".sub", ".sbv", ".smi", ".sami", ".ttml", ".dfxp"}
+    {".srt", ".vtt", ".ass", ".ssa", ".sub", ".sbv", ".smi", ".sami", ".ttml", ".dfxp", ".itt"}
 )
 """Suffixes of subtitle files, in lower case."""
 

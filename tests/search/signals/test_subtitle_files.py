@@ -94,14 +94,18 @@ def test_videos_of_one_stem_share_a_file():
 
 
 def test_pictures_and_unread_formats_are_named():
+    pictures, coded = ["a.idx", "a.sub", "b.en.sup"], ["a.scc", "b.mcc", "b.stl"]
     matches = sidecars.match(
         sidecars.VideoNames(["a.mp4", "b.mp4"]),
-        sidecars.subtitle_names(["a.idx", "a.sub", "b.sub", "b.en.sup", "._b.srt"], SUFFIXES),
+        sidecars.subtitle_names([*pictures, *coded, "b.sub", "._b.srt"], SUFFIXES),
         SUFFIXES,
     )
     assert matches.of_video == {"b.mp4": ["b.sub"]}
-    assert sorted(matches.left_out) == ["a.idx", "a.sub", "b.en.sup"]
+    assert sorted(matches.left_out) == sorted([*pictures, *coded])
     assert "VobSub" in matches.left_out["a.sub"] and ".sup" in matches.left_out["b.en.sup"]
+    for name, reason in matches.left_out.items():
+        assert "convert it to SubRip (.srt)" in reason
+        assert reason.endswith(" by OCR") == (name in pictures)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from hlformer_jax.lazy import optional
 from hlformer_jax.text import caseless
 
-UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".stl", ".pjs", ".usf"})
-"""Suffixes of subtitle files in formats that are not supported, mostly pictures of text."""
+UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".stl", ".scc", ".mcc", ".pjs", ".usf"})
+"""Suffixes of subtitle files in formats that are not supported: pictures, binary or coded text."""
 
 FOLDERS = frozenset({"sub", "subs", "subtitle", "subtitles"})
 """Names of folders beside videos in which subtitle files are looked for, folded."""
@@ -234,7 +234,8 @@ def match_all(
 
 
 def _unread(suffix: str) -> str:
-    return f"subtitles of the format {suffix} are not supported"
+    how = " by OCR" if suffix in (".idx", ".sup") else ""
+    return f"subtitles of the format {suffix} are not supported: convert it to SubRip (.srt){how}"
 
 
 def subtitle_names(names: Iterable[str], readable: Collection[str]) -> list[str]:
@@ -263,7 +264,7 @@ def _refusal(
     if suffix not in readable:
         return _unread(suffix)
     if suffix == ".sub" and caseless(PurePosixPath(name).stem) in picture_stems:
-        return "it contains pictures of text (VobSub), which are not supported"
+        return "it contains pictures of text (VobSub): convert it to SubRip (.srt) by OCR"
     return ""
 
 
