@@ -280,8 +280,9 @@ class Store:
         """Connect; raise an error of the server as a SearchError of one line, without passwords."""
         try:
             with self._client.connect(
-                self._server, autocommit=True, connect_timeout=CONNECT_SECONDS
-            ) as connection:
+                self._server, autocommit=True, connect_timeout=CONNECT_SECONDS,
+                client_encoding="utf8",  # a database of SQL_ASCII sends bytes otherwise
+            ) as connection:  # fmt: skip
                 connection.execute(f"SET statement_timeout = '{ANSWER_SECONDS}s'")
                 yield _Session(connection, self._client.sql, self._name)
         except (self._client.Error, UnicodeError) as error:
@@ -295,17 +296,19 @@ class _Session:
     """Executor of SQL statements that fills in the schema's name and other parts of their text."""
 
     def __init__(self, connection: Any, sql: Any, schema: str) -> None:
-        self._connection, self._sql = connection, sql
-        self._schema = sql.Identifier(schema)
+        self._connection, self._sql, self._schema = connection, sql, schema
         self.transaction = connection.transaction
 
-    def _query(self, text: str, parts: Mapping[str, str]) -> Any:
+    def _query(self, text: str, parts: Mapping[str, str], has_values: bool = False) -> Any:
         statements = {name: self._sql.SQL(part) for name, part in parts.items()}
-        return self._sql.SQL(text).format(schema=self._schema, **statements)
+        # In a text with values, a single % begins a placeholder.
+        schema = self._schema.replace("%", "%%") if has_values else self._schema
+        return self._sql.SQL(text).format(schema=self._sql.Identifier(schema), **statements)
 
     def __call__(self, text: str, values: Any = (), **parts: str) -> list[Any]:
         # None instead of (): only without values may a text have several statements.
-        cursor = self._connection.execute(self._query(text, parts), values or None)
+        query = self._query(text, parts, has_values=bool(values))
+        cursor = self._connection.execute(query, values or None)
         return cursor.fetchall() if cursor.description else []
 
     def copy(self, text: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -364,9 +367,10 @@ class Upload:
 
 def _facts(index: Index, ranker: RowRanker) -> dict[str, str]:
     """Return the facts of an upload that a schema stores."""
+    folder = str(index.root).encode(errors="backslashreplace").decode()  # may be no UTF-8
     return {
         "key": index.key, "encoder": index.encoder.name, "fps": str(index.fps),
-        "folder": str(index.root), "ranker": ranker.identity,
+        "folder": folder, "ranker": ranker.identity,
     }  # fmt: skip
 
 

@@ -342,6 +342,22 @@ class TestServer:
         ended.join()
         agree(library.query("red"), expected)
 
+    @pytest.mark.parametrize("encoding", ["SQL_ASCII", "UTF8"])
+    def test_archive_is_found_whatever_bytes_its_names_have(self, tmp_path, server, encoding):
+        database = f"names_{encoding.lower()}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(
+                f"CREATE DATABASE {database} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
+            )
+        films = archive.varied_folder(tmp_path / os.fsdecode(b"films \xff"))
+        index = archive.indexed(tmp_path / "index", films)
+        place, _, options = server.partition("?")
+        address = f"{place.rpartition('/')[0]}/{database}?{options}&schema=100%25%20{{}}%25s"
+        count = len(index.contents())
+        assert opened(index, address).upload() == UploadCounts(sent=count)
+        assert opened(index, address).upload() == UploadCounts(unchanged=count)
+        agree(opened(index, address).query("red"), opened(index, None).query("red"))
+
     def test_failed_content_is_not_stored_in_part(self, index, address):
         store, ranker = Store(address), UntrainedRanker("best_frame", index, None)
         with store.uploading(index, ranker) as upload:
