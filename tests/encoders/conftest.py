@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from hlformer_jax import encoders
+from hlformer_jax.encoders.families import has_images
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
+FAMILY_OF = {
+    path.parent.name: json.loads(path.read_text(encoding="utf-8"))["model_type"]
+    for path in GOLDEN.glob("*/config.json")
+}
+"""Names of families by recorded folder."""
 
 
 @functools.cache
@@ -25,7 +31,7 @@ def recorded(kind):
         return types.SimpleNamespace(**file)
 
 
-@pytest.fixture(params=["old_clip", "new_clip", "siglip", "siglip2"])
+@pytest.fixture(params=sorted(kind for kind, family in FAMILY_OF.items() if has_images(family)))
 def kind(request):
     return request.param
 
