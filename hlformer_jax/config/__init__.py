@@ -33,8 +33,7 @@ from hlformer_jax.errors import ConfigError
 
 __all__ = [
     "CONFIGS", "DATA_SETS", "DATA_SET_TITLES", "DEFINITIONS", "FIELDS", "FLAT", "MODEL_TITLES",
-    "PRESETS",
-    "ConfigError", "Field", "check", "check_values", "config_names", "conflicts", "debug",
-    "default", "describe_data", "family_of", "fault", "flat", "leaves", "load", "locate",
+    "PRESETS", "ConfigError", "Field", "check", "check_values", "config_names", "conflicts",
+    "debug", "default", "describe_data", "family_of", "fault", "flat", "leaves", "load", "locate",
     "of_model", "on_data_set", "parts_of", "preset", "variant",
 ]  # fmt: skip

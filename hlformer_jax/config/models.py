@@ -1,8 +1,4 @@
-"""The models: the fields that define each, and its name in the papers.
-
-`config.model.name` alone does not define a model: its blocks, their aggregation and its losses are
-separate fields, so that every part works with every model.
-"""
+"""The models: the fields that define each, and its name in the papers."""
 
 from collections.abc import Mapping
 from typing import Any
