@@ -6,7 +6,7 @@ about parts that could not be read. If a block cannot be read, only that block i
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -33,17 +33,6 @@ SUFFIXES = frozenset(
     {".srt", ".vtt", ".ass", ".ssa", ".sub", ".sbv", ".smi", ".sami", ".ttml", ".dfxp"}
 )
 """Suffixes of subtitle files, in lower case."""
-
-READERS: Mapping[str, Callable[[str], formats.Parsed]] = {
-    "srt": formats.read_srt,
-    "vtt": formats.read_vtt,
-    "sbv": formats.read_sbv,
-    "ass": formats.read_ass,
-    "mpl2": formats.read_mpl2,
-    "ttml": ttml.read_ttml,
-    "sami": formats.read_sami,
-}
-"""Readers by the names of `formats.sniff`; MicroDVD's also needs the frame rate (`_parse`)."""
 
 MAX_SUBTITLE_BYTES = 2**25
 """Largest subtitle file, and largest sum of the tracks of a container, in bytes; a day of speech
@@ -152,7 +141,16 @@ def _is_binary(text: str) -> bool:
 def _parse(name: str, text: str, video: str | Path | None) -> formats.Parsed:
     if name == "microdvd":
         return formats.read_microdvd(text, lambda: _frame_rate(video))
-    return READERS[name](text)
+    readers = {
+        "srt": formats.read_srt,
+        "vtt": formats.read_vtt,
+        "sbv": formats.read_sbv,
+        "ass": formats.read_ass,
+        "mpl2": formats.read_mpl2,
+        "ttml": ttml.read_ttml,
+        "sami": formats.read_sami,
+    }
+    return readers[name](text)
 
 
 def _frame_rate(video: str | Path | None) -> float | None:
