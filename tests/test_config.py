@@ -17,6 +17,7 @@ from hlformer_jax.config import (
     DATA_SETS,
     DEFINITIONS,
     FIELDS,
+    MODEL_TITLES,
     ConfigError,
     check,
     debug,
@@ -28,10 +29,11 @@ from hlformer_jax.config import (
     parts_of,
     rules,
 )
+from hlformer_jax.config.rules import WEIGHT
 from hlformer_jax.nn import blocks
 from hlformer_jax.ops import windows
 from hlformer_jax.retrieval import scoring
-from hlformer_jax.training import optim, prvr
+from hlformer_jax.training import hover, optim, prvr
 
 LEAVES = dict(leaves())
 
@@ -87,7 +89,7 @@ def test_choices_match_the_modules_that_read_them():
         "eval.corpus": scoring.DTYPES,
     }.items():
         assert sorted(LEAVES[name].rule.choices) == sorted(choices), name
-    assert set(DEFINITIONS) == set(models.MODELS)
+    assert set(MODEL_TITLES) == {*models.MODELS, "hover"}
 
 
 @pytest.mark.parametrize("name", ["model.euclidean_blocks", "model.lorentz_blocks"])
@@ -96,16 +98,16 @@ def test_number_of_blocks_is_limited_by_the_optimiser(name):
     assert holds(optim.MAX_SLICES) and not holds(optim.MAX_SLICES + 1)
 
 
-def test_default_has_a_weight_for_every_loss_term():
+def test_weights_of_losses_are_those_of_the_terms():
     check(default())
-    assert all(isinstance(default().loss[name], float) for name in prvr.TERMS)
+    for family, terms in (("prvr", prvr.TERMS), ("hover", hover.TERMS)):
+        weights = {name for name, field in FIELDS[family]["loss"].items() if field.rule is WEIGHT}
+        assert weights == {*terms}
     assert default().to_dict() == of_model("hlformer").to_dict()
 
 
 def test_family_follows_from_the_model():
     assert family_of(default("hover")) == "hover"
-    for name in DEFINITIONS:
-        assert family_of(of_model(name)) == "prvr"
     assert family_of(ConfigDict({"model": {"name": "unknown"}})) == "prvr"
     with pytest.raises(ConfigError, match="'hover'"):
         default("hovr")
@@ -208,7 +210,7 @@ def test_section_without_its_fields_is_refused(section):
 def test_definition_of_a_model_builds_it(name):
     config = of_model(name)
     check(config)
-    assert type(models.build(config).module) is models.MODELS[name]
+    assert family_of(config) == "prvr" and models.build(config)
     check(debug(config))
 
 

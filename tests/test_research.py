@@ -38,9 +38,8 @@ RECIPES = {
     "config/fields.py": {
         '"distillation_temperature": Field': '"hubness": Field(0.0, WEIGHT), ',
         '"weighted", "mean", "concat")': '"largest", ',
-        '    "ms_sl",\n': '    "mine",\n',
     },
-    "config/definitions.py": {
+    "config/models.py": {
         '"ms_sl": {"model": _PLAIN': '"mine": {"model": _PLAIN_BLOCK, "loss": _CONTRASTIVE}, ',
     },
     "training/prvr.py": {

@@ -5,8 +5,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from hlformer_jax.config.definitions import DEFINITIONS, debug, of_model
+from hlformer_jax.config.definitions import debug, of_model
 from hlformer_jax.config.fields import FIELDS, PRVR, family_of, flat, leaves
+from hlformer_jax.config.models import DEFINITIONS
 from hlformer_jax.config.names import field_suggestion
 from hlformer_jax.errors import ConfigError
 from hlformer_jax.text import suggestion

@@ -1,8 +1,6 @@
 """Fields that are set together: models, data sets, forms of HOVER, and the debug size.
 
-`config.model.name` alone does not define a model: its blocks, their aggregation and its losses are
-separate fields, so that every part works with every model. A file in `configs/` starts from
-`of_model` or `default`.
+A file in `configs/` starts from `of_model` or `default`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,64 +9,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from hlformer_jax.config.fields import default, family_of, look_up
+from hlformer_jax.config.models import DEFINITIONS, Values
 from hlformer_jax.errors import ConfigError
-
-Values = Mapping[str, Mapping[str, Any]]
-"""Values of fields by section and name."""
-
-_PLAIN_BLOCK = {
-    "euclidean_blocks": 1,
-    "lorentz_blocks": 0,
-    "euclidean_widths": (),
-    "lorentz_widths": (),
-    "fusion": "mean",
-    "video_level": False,
-}
-_CONTRASTIVE = {
-    "query_diversity": 0.0,
-    "diversity_form": "pairs",
-    "partial_order": 0.0,
-    "optimal_matching": 0.0,
-}
-
-_ONE_VECTOR = {
-    "model": _PLAIN_BLOCK | {"video_level": True, "glance": False},
-    "loss": _CONTRASTIVE | {"frame_triplet": 0.0, "frame_nce": 0.5},
-}
-
-DEFINITIONS: Mapping[str, Values] = {
-    "hlformer": {
-        "model": _PLAIN_BLOCK | {"euclidean_blocks": 4, "lorentz_blocks": 4, "fusion": "maim"},
-        "loss": _CONTRASTIVE | {"query_diversity": 0.003, "partial_order": 0.001},
-    },
-    "gmmformer_v2": {
-        "model": _PLAIN_BLOCK
-        | {
-            "euclidean_blocks": 8,
-            "euclidean_widths": (0.0, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0),
-            "fusion": "consolidation",
-        },
-        "loss": _CONTRASTIVE | {"query_diversity": 0.003, "optimal_matching": 0.11},
-    },
-    "gmmformer": {
-        "model": _PLAIN_BLOCK
-        | {
-            "euclidean_blocks": 4,
-            "euclidean_widths": (0.0, 0.5, 1.0, 5.0),
-            "video_level": True,
-        },
-        "loss": _CONTRASTIVE | {"query_diversity": 0.015, "diversity_form": "captions"},
-    },
-    "ms_sl": {"model": _PLAIN_BLOCK, "loss": _CONTRASTIVE},
-    "dl_dkd": {
-        "model": _PLAIN_BLOCK,
-        "loss": _CONTRASTIVE | {"clip_nce": 0.04, "distillation": 0.1, "hard_negative_epoch": 0},
-        "data": {"teacher_dim": 512},
-    },
-    "clip4clip_meanp": _ONE_VECTOR,
-    "clip4clip_seqtransf": _ONE_VECTOR,
-}
-"""The fields that define a model; the weights of its losses are those on ActivityNet Captions."""
 
 DATA_SETS: Mapping[str, Mapping[str, Any]] = {
     "anet": {"collection": "activitynet", "feature": "i3d", "visual_dim": 1024, "text_dim": 1024},

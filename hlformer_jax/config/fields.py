@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from hlformer_jax.config.models import DEFINITIONS
 from hlformer_jax.config.rules import (
     COUNT,
     CURVATURE,
@@ -33,17 +34,6 @@ from hlformer_jax.config.rules import (
 )
 from hlformer_jax.errors import ConfigError
 from hlformer_jax.text import suggestion
-
-MODELS = (
-    "hlformer",
-    "gmmformer_v2",
-    "gmmformer",
-    "ms_sl",
-    "dl_dkd",
-    "clip4clip_meanp",
-    "clip4clip_seqtransf",
-)
-"""Names of the models of the family "prvr"."""
 
 
 class Field(NamedTuple):
@@ -93,7 +83,7 @@ PRVR: Mapping[str, Any] = {
     "model": {
         # The model's class. Its blocks, aggregation and losses are separate fields: `of_model`
         # sets them together, and every file of configs/ starts there.
-        "name": Field("hlformer", choice(*MODELS)),
+        "name": Field("hlformer", choice(*DEFINITIONS)),
         "hidden_size": Field(384, SIZE),  # H
         "lorentz_dim": Field(127, SIZE),  # n; n + 1 is divisible by num_heads
         "num_heads": Field(4, integer(1, 2**10)),  # N

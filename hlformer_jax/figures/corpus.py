@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hlformer_jax import models
-from hlformer_jax.config import describe_data
+from hlformer_jax.config import MODEL_TITLES, describe_data
 from hlformer_jax.data.split import Split
 from hlformer_jax.data.transforms import pad, unit
 from hlformer_jax.errors import UserError
@@ -101,7 +101,7 @@ class Subject:
 
 def subjects(runs: Sequence[LoadedRun]) -> list[Subject]:
     """Return the runs with their labels, which differ unless a run is given twice."""
-    names = [models.TITLES[run.config.model.name] for run in runs]
+    names = [MODEL_TITLES[run.config.model.name] for run in runs]
     places = [run.directory.resolve().parts for run in runs]
     labels = []
     for name, place in zip(names, places, strict=True):

@@ -43,7 +43,7 @@ from hlformer_jax.runtime import compiler
 from hlformer_jax.typing import Array, Batch, Captions, Videos
 
 __all__ = [
-    "MODELS", "TITLES", "Cost", "Model", "TwoBranch", "VideoEncoding", "build", "cost", "describe",
+    "MODELS", "Cost", "Model", "TwoBranch", "VideoEncoding", "build", "cost", "describe",
     "encode_query", "encode_video", "init_params", "lift", "meaning", "project", "zero_batch",
 ]  # fmt: skip
 
@@ -57,18 +57,6 @@ MODELS: Mapping[str, type[TwoBranch]] = {
     "clip4clip_seqtransf": CLIP4ClipSeqTransf,
 }
 """The models of partially relevant retrieval by `config.model.name`."""
-
-TITLES: Mapping[str, str] = {
-    "hlformer": "HLFormer",
-    "gmmformer_v2": "GMMFormer v2",
-    "gmmformer": "GMMFormer",
-    "ms_sl": "MS-SL",
-    "dl_dkd": "DL-DKD",
-    "clip4clip_meanp": "CLIP4Clip-meanP",
-    "clip4clip_seqtransf": "CLIP4Clip-seqTransf",
-    "hover": "HOVER",
-}
-"""Names of the models in the papers, by `config.model.name`; `hover` is another family."""
 
 NOT_OF_THE_MODEL = ("input_dropout", "dropout", "frame_weight", "clip_weight")
 """Fields of `config.model` that may differ between training and evaluation."""

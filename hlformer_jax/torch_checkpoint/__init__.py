@@ -9,5 +9,5 @@
 The configuration has three sources. Sizes follow from the shapes of the tensors. The number of
 heads, the temperature, the weights of the scores and the collection are options in the file; MS-SL
 and DL-DKD save neither the weights nor the collection. The other fields are the model's definition
-(config/definitions.py).
+(config/models.py).
 """

@@ -25,8 +25,7 @@ import pytest
 from benchmarks import measured, plan
 from benchmarks.measure import Options
 from hlformer_jax import files
-from hlformer_jax.config import default
-from hlformer_jax.models import TITLES
+from hlformer_jax.config import MODEL_TITLES, default
 
 HLO = (pathlib.Path(__file__).parent / "plan.hlo").read_text()
 BUDGET = pathlib.Path(__file__).parent / "budget.json"
@@ -258,7 +257,7 @@ print(*devices)
 
 @pytest.mark.slow  # it compiles for a minute
 @compiler
-@pytest.mark.parametrize("model", TITLES)
+@pytest.mark.parametrize("model", MODEL_TITLES)
 def test_every_model_compiles_for_one_and_eight_gpus(model, tmp_path):
     assert _run("-c", COMPILE_ALL, model, str(tmp_path)).split() == ["1", "1", "8", "8"]
 

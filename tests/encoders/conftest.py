@@ -25,7 +25,7 @@ def recorded(kind):
         return types.SimpleNamespace(**file)
 
 
-@pytest.fixture(params=["old_clip", "new_clip", "siglip", "siglip2"])
+@pytest.fixture(params=sorted(path.parent.name for path in GOLDEN.glob("*/*processor_config.json")))
 def kind(request):
     return request.param
 

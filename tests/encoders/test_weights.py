@@ -54,6 +54,11 @@ def test_grid_drops_incomplete_patches():
     )
 
 
+def test_every_family_has_a_recorded_encoder(golden):
+    configs = [json.loads(path.read_text()) for path in golden.glob("*/config.json")]
+    assert {config["model_type"] for config in configs} == {*families.FAMILIES}
+
+
 @pytest.mark.parametrize("kind", ["siglip", "siglip2"])
 def test_configuration_is_written_and_read_again(encoder):
     assert families.read_config(SIGLIP.write_config(encoder.config), "f") == encoder.config

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import pytest
 
-from hlformer_jax import models
 from hlformer_jax.data.annotations.spans import Span
 from hlformer_jax.data.transforms import unit
 from hlformer_jax.errors import MissingExtra
@@ -313,7 +312,3 @@ def test_run_that_is_passed_twice_has_one_label(subject, monkeypatch):
 def test_fields_that_trees_lack_are_ignored(trees):
     moved = {"eval.moments": "moments.json", "data.data_dir": trees.run.config.data.data_dir}
     assert loaded_run.load(trees.run.directory, moved).config == trees.run.config
-
-
-def test_every_model_has_a_title():
-    assert set(models.TITLES) == {*models.MODELS, "hover"}

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from hlformer_jax import models
-from hlformer_jax.config import default
+from hlformer_jax.config import DEFINITIONS, default, flat
 from hlformer_jax.data.sources import extracted
 from hlformer_jax.models import Model
 from hlformer_jax.models.two_branch import VideoEncoding
@@ -109,10 +109,10 @@ EUCLIDEAN = {"model.lorentz_blocks": 0, "loss.partial_order": 0.0}
 MATCHING = {"loss.optimal_matching": 0.1, "loss.query_diversity": 0.003}
 ONE_BRANCH = {"model.gaze": False}
 
-# Each model with the optional loss terms (GMMFormer v2 Table 6), and the aggregations.
+# Models with the optional loss terms (GMMFormer v2 Table 6), and the aggregations.
 CASES = {
     "gmmformer_v2": EUCLIDEAN | MATCHING | {"model.fusion": "consolidation"},
-    "gmmformer": EUCLIDEAN | MATCHING | {"model.fusion": "mean", "model.video_level": True},
+    "hlformer": {"model.glance": False},
     "ms_sl": EUCLIDEAN | MATCHING | {"model.euclidean_blocks": 1, "model.fusion": "mean"},
     "dl_dkd": EUCLIDEAN
     | MATCHING
@@ -126,10 +126,11 @@ CASES = {
 
 
 def case(name):
-    """Return the configuration of a case, with dropout."""
+    """Return the configuration of a case, or of another model, with dropout."""
     model = name if name in models.MODELS else "hlformer"
     drop = {"model.dropout": 0.2, "model.input_dropout": 0.2}
-    return config(**{"model.name": model}, **CASES[name], **drop)
+    options = CASES[name] if name in CASES else flat(DEFINITIONS[name])
+    return config(**{"model.name": model}, **options, **drop)
 
 
 def loss(config, params, batch, key=None):

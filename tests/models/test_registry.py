@@ -336,11 +336,9 @@ def test_parts_of_a_batch_do_not_change_the_count():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hlformer", "dl_dkd"])
+@pytest.mark.parametrize("name", models.MODELS)
 def test_padding_changes_neither_loss_nor_gradient(float64, name):
-    # With dropout, whose masks must not move either.
-    drop = {"model.dropout": 0.2, "model.input_dropout": 0.2, "model.glance": False}
-    config = tiny.case(name) if name in tiny.CASES else tiny.config(**drop)
+    config = tiny.case(name)  # with dropout, whose masks must not move either
     config.dtype = "float64"
     with jax.numpy_dtype_promotion("standard"):
         params = jax.tree.map(lambda x: x.astype(np.float64), tiny.params(config))

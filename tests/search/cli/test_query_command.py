@@ -3,6 +3,7 @@
 import json
 
 from hlformer_jax.search.query import library
+from hlformer_jax.search.serve import schemas
 from hlformer_jax.search.signals import visual
 
 
@@ -53,10 +54,7 @@ def test_query_prints_a_table_or_json(ask):
     assert len(lines) == 3 and not done.errors
     done = ask("query", "red", "--json", "--ranker=best_frame")
     hits = json.loads(done.out)
-    fields = {
-        "id", "video", "date", "date_of", "score", "score_kind", "is_match", "signals", "moments",
-        "passages", "copies", "tags",
-    }  # fmt: skip
+    fields = {*schemas.Result.model_fields} - {"folder", "duration", "times", "scores"}
     assert [set(hit) for hit in hits] == [fields] * 3
     assert hits[0]["video"] == "a.film"
     assert all(set(m) == {"start", "end", "peak", "score"} for h in hits for m in h["moments"])

@@ -10,6 +10,7 @@ import numpy as np
 import page_library
 import pytest
 from archive import Encoder
+from processes import ROOT
 from starlette.exceptions import HTTPException
 
 from hlformer_jax import search
@@ -267,6 +268,12 @@ def test_answer_matches_its_schema(client, address, form):
     described = schema["paths"][address.partition("?")[0]]["get"]["responses"]
     described = described.get(str(answer.status_code), described["default"])
     assert described["content"]["application/json"]["schema"]["$ref"].endswith(f"/{form.__name__}")
+
+
+def test_manual_names_every_field_of_a_query():
+    manual = (ROOT / "docs" / "search" / "programs.md").read_text(encoding="utf-8")
+    forms = (schemas.Results, schemas.Result, schemas.Moment, schemas.Passage)
+    assert not {x for form in forms for x in form.model_fields if f'"{x}"' not in manual}
 
 
 @pytest.mark.parametrize(
