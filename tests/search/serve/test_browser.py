@@ -157,6 +157,11 @@ def test_transcript_follows_the_video_and_seeks(page):
     expect(page.locator("#transcript [aria-current]")).to_have_text("0:01 look")
     page.get_by_role("button", name="0:04 the captain's ship").click()
     expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
+    page.get_by_text("Transcript", exact=True).click()
+    page.evaluate("seek(9)")
+    page.evaluate("document.querySelector('#transcript ol').style.maxHeight = '20px'")
+    page.get_by_text("Transcript", exact=True).click()  # scrolls to the last line before 0:09
+    page.wait_for_function("() => document.querySelector('#transcript ol').scrollTop > 10")
     search(page, "yellow")  # a video without a transcript
     expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
 

@@ -448,8 +448,16 @@ function followTranscript() {    // marks the cue at the position of the player,
   if (marked === (next ?? null)) return;
   marked?.removeAttribute("aria-current");
   next?.setAttribute("aria-current", "true");
-  if (next && $("transcript").open) list.scrollTop = next.offsetTop - list.offsetTop - list.clientHeight / 3;
+  if (next) scrollTranscript(next);
 }
+function scrollTranscript(line) {
+  const list = $("transcript").querySelector("ol");
+  if ($("transcript").open) list.scrollTop = line.offsetTop - list.offsetTop - list.clientHeight / 3;
+}
+$("transcript").addEventListener("toggle", () => {    // to the cue at the position, or the last one before it
+  const at = cues.findLastIndex((cue) => cue.start <= position() + 0.05);
+  if (at > 0) scrollTranscript($("transcript").querySelector("ol").children[at]);
+});
 function seek(seconds) {
   pending = Math.min(Math.max(0, seconds), Math.max(0, shown.duration - 0.01));    // in the last frame
   if (preview && (pending < preview.start || pending > preview.end)) showPreview();
