@@ -141,6 +141,9 @@ def test_transcript_is_shown_and_plays(page):
     is_playing(page)
     is_at(page, 4)
     unfold(page)
+    with page.expect_request("**/cut/*") as cut:  # of the passage, not of a visual moment
+        page.get_by_role("button", name="Cut this moment").click()
+    assert "start=4&end=6&" in cut.value.url
     signals = page.get_by_role("combobox", name="Search in")
     assert signals.locator("option").all_inner_texts()[0] == "visual, transcript"
     signals.select_option("transcript")

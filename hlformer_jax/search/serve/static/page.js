@@ -379,7 +379,7 @@ function card(hit, index) {
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
     make("div", {}),
     ...(hit.passages?.length ? [make("button", { type: "button", class: "passage", title: text("result.passage"),
-      onclick: (event) => { event.stopPropagation(); choose(index, { at: hit.passages[0].start, play: true }); } },
+      onclick: (event) => { event.stopPropagation(); choose(index, { m: hit.passages[0], play: true }); } },
       text("passage", { time: clock(hit.passages[0].start), text: hit.passages[0].text }))] : []),
     make("div", { class: "chips" }, star(hit, name), ...hit.moments.slice(0, 3).map((m) => momentChip(index, m, name)),
       make("button", { type: "button", class: "chip like", "aria-label": text("alike.of", { video: name, time: clock(at) }),
