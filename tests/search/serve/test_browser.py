@@ -178,6 +178,10 @@ def test_picture_query_lasts_until_its_filter_is_removed(page, tmp_path):
     assert names(page)[0] == "Küche & <b>Herd.mp4"
     page.locator("#q").fill("green")
     expect(page.locator("#status")).to_have_text("3 videos for like lilac.png and “green”")
+    page.reload()
+    expect(page.locator("#toast")).to_contain_text("lilac.png is not kept")
+    expect(page.locator("#status")).to_have_text("3 videos for “green”")
+    page.locator("#file").set_input_files(path)
     page.get_by_role("button", name="Remove the filter like lilac.png").click()
     expect(page.locator("#status")).to_have_text("3 videos for “green”")
     expect(page.locator("#q")).to_be_focused()  # the chip is gone

@@ -116,7 +116,7 @@ const pictureKey = () => picture && `${picture.name} ${picture.size} ${picture.l
 function record(typed) {    // a new search is a new entry of the history; the letters of one sentence share theirs
   const now = Date.now(), goesOn = typed && now - typedAt < TYPING_PAUSE;
   const change = searchKey() === recorded || goesOn ? "replaceState" : "pushState";
-  history[change]({ picture: pictureKey() }, "", link());
+  history[change]({ picture: picture && { key: pictureKey(), name: picture.name } }, "", link());
   if (picture) pictures.set(pictureKey(), picture);
   recorded = searchKey();
   typedAt = typed ? now : -Infinity;
@@ -637,7 +637,9 @@ $("copy").addEventListener("click", async () => {
   } catch { toast(text("link.address")); }
 });
 function restore() {    // shows the search of the address and of the history's entry
-  picture = pictures.get(history.state?.picture) ?? null;
+  const key = history.state?.picture;
+  picture = pictures.get(key?.key) ?? null;
+  if (key && !picture) toast(text("picture.lost", { picture: printable(key.name) }));
   $("file").value = "";
   const given = new URLSearchParams(location.hash.slice(1));
   for (const name of FIELDS) {

@@ -53,6 +53,7 @@ const TEXTS = {
   "picture": "Picture…",
   "picture.hint": "Search by a picture; you can also paste or drop one here",
   "picture.file": "A picture to search by",
+  "picture.lost": "{picture} is not kept when the page is loaded again. Choose the picture again.",
 
   // queries in words
   "query.picture": "like {picture}",
