@@ -87,6 +87,9 @@ def test_strip_seeks_by_click_and_by_keys(page):
     expect(strip).to_have_attribute("aria-valuetext", "0:02 of 0:14")
     page.keyboard.press("End")
     is_at(page, 13.9, 0.1)
+    page.evaluate("shown.duration = 10800")
+    page.keyboard.press("ArrowLeft")  # a second of a long video too
+    is_at(page, 12.9, 0.1)
 
 
 def test_strip_is_drawn_with_its_moments(page):

@@ -601,7 +601,7 @@ strip.addEventListener("pointermove", (event) => { $("hover").textContent = cloc
 strip.addEventListener("pointerleave", () => { $("hover").textContent = ""; });
 strip.addEventListener("keydown", (event) => {
   const { duration } = shown, now = position(), step = Math.max(1, duration / 100);
-  const to = { ArrowLeft: now - step, ArrowDown: now - step, ArrowRight: now + step, ArrowUp: now + step,
+  const to = { ArrowLeft: now - 1, ArrowDown: now - step, ArrowRight: now + 1, ArrowUp: now + step,
     PageDown: now - duration / 10, PageUp: now + duration / 10, Home: 0, End: duration }[event.key];
   if (to === undefined) return;
   event.preventDefault();
