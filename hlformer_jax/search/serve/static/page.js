@@ -412,7 +412,10 @@ function showVideo(hit, index, { m = null, at = null, play = false } = {}) {
     openFile(hit.id);
   }
   if (moved || play || at !== null || m) seek(start);
-  if (play) player.play().catch(() => {});    // the event `error` shows the reason
+  if (play) {
+    player.play().catch(() => {});    // the event `error` shows the reason
+    player.scrollIntoView({ block: "nearest" });
+  }
   player.setAttribute("aria-label", printable(hit.video));
   $("name").textContent = fileName(hit);
   $("place").textContent = joined([printable(hit.folder), dated(hit), moment && text("moment.score", { score: points(hit.score) })]);
