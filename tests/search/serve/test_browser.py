@@ -315,6 +315,62 @@ def test_page_is_used_by_keyboard_alone(page):
 
 
 @pytest.mark.slow
+def test_focus_stays_where_the_keyboard_can_continue(page):
+    page.expected.append("Failed to load resource")
+    search(page, "blue")
+    second = page.locator("#chips .chip").nth(1)
+    second.press("Enter")
+    expect(second).to_be_focused()
+    cut = page.locator("#cut")
+    with page.expect_download():
+        cut.press("Enter")
+        expect(cut).to_be_focused()
+    expect(cut).to_have_text("Cut this moment")
+    expect(cut).to_be_focused()
+    # The results of another search have a new list of buttons.
+    page.get_by_role("button", name="More like garden.mp4").press("Enter")
+    expect(page.locator("#status")).to_contain_text("like garden.mp4")
+    expect(page.locator("#results .open").first).to_be_focused()
+    page.go_back()
+    expect(page.locator("#status")).to_have_text("3 videos for “blue”")
+    expect(page.locator("#results .open").first).to_be_focused()
+    page.route("**/api/query*", lambda route: route.abort())
+    page.locator("#q").fill("red")
+    again = page.get_by_role("button", name="Try again")
+    again.focus()
+    page.unroute("**/api/query*")
+    again.press("Enter")
+    expect(page.locator("#results .open")).to_have_count(3)
+    expect(page.locator("#q")).to_be_focused()
+    page.evaluate("PAGE_SIZE = 2")
+    search(page, "grey")
+    page.route("**/api/query*", lambda route: route.abort())
+    more = page.get_by_role("button", name="More results")
+    more.press("Enter")
+    expect(page.locator("#toast")).to_contain_text("does not answer")
+    expect(more).to_be_focused()
+    page.unroute("**/api/query*")
+    more.press("Enter")
+    expect(page.locator("#results .open").nth(2)).to_be_focused()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 480)])
+def test_player_is_visible_when_it_plays(opened, url, width, height):
+    page = opened(url, width, height)
+    search(page, "red")
+    page.locator("#results .open").last.click()
+    is_playing(page)
+    box = page.locator("#player").bounding_box()
+    assert 0 <= box["y"] < box["y"] + box["height"] <= height
+    page.locator("#stage").hover()
+    page.mouse.wheel(0, 400)  # to the buttons below the video
+    page.wait_for_function(
+        "() => document.getElementById('alike').getBoundingClientRect().bottom <= innerHeight"
+    )
+
+
+@pytest.mark.slow
 def test_link_restores_query_filters_and_time(opened, url, page):
     search(page, "red")
     unfold(page)
@@ -628,6 +684,7 @@ def test_failure_is_retried_and_a_video_removed(managed, films):
     page.locator("#results .open").filter(has_text="bad.film").focus()
     page.get_by_role("button", name="Remove…").click()
     page.get_by_role("dialog", name="Remove bad.film").get_by_text("Remove", exact=True).click()
+    expect(page.locator("#manage")).to_be_focused()
     expect(page.locator("#results .open")).to_have_count(3)
     assert (films / "bad.film").exists()
 

@@ -7,7 +7,8 @@ let PAGE_SIZE = 20;    // results at once; a test asks for fewer
 const names = new Map();    // names of shown videos by their ids
 let hits = [], chosen = -1, low = 0, high = 1;    // results, the index of the video in the player or -1, the scale of curves
 let shown = null, moment = null;    // the video in the player, which a link may open without listing it; its moment
-let turn = 0, timer, request, searching = false, playFirst = false, wanted = null, growing = false;    // the running query
+let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // the running query
+let quiet = false;    // true while a script moves the focus, which then selects no result
 let picture = null, cues = [];    // the picture of the query; the transcript of the video in the player
 const pictures = new Map();    // pictures of the history's entries by their keys; links have none
 const TYPING_PAUSE = 2000;    // ms after which a letter begins another search in the history
@@ -176,6 +177,17 @@ function announce(line, hidden = false) {    // a status line, which screen read
   $("status").textContent = line;
   $("status").classList.toggle("hidden-text", hidden);
 }
+function list(cards) {    // shows results; if this removes or hides what has the focus, a result or the search field gets it
+  const focused = document.activeElement;
+  $("results").replaceChildren(...cards);
+  if (focused.checkVisibility()) return;
+  queueMicrotask(() => focusQuietly($("results").querySelectorAll(".open")[Math.max(chosen, 0)] ?? $("q")));
+}
+function focusQuietly(element, options = { preventScroll: true }) {    // keeps the video in the player
+  quiet = true;
+  element.focus(options);
+  quiet = false;
+}
 function layout(kind) { $("main").className = kind; $("stage").hidden = kind !== "split"; }
 function skeletons() {
   hits = [];
@@ -183,14 +195,13 @@ function skeletons() {
   layout("grid");
   $("note").hidden = $("failed").hidden = $("more").hidden = $("advice").hidden = true;
   announce("");
-  $("results").replaceChildren(...Array.from({ length: 4 }, () =>
-    make("li", { class: "card skeleton", "aria-hidden": "true" })));
+  list(Array.from({ length: 4 }, () => make("li", { class: "card skeleton", "aria-hidden": "true" })));
 }
 function showNote(title, line, { bad = false, tips = [], hints = false } = {}) {
   hits = [];
   stop();
   layout("");
-  $("results").replaceChildren();
+  list([]);
   $("failed").hidden = $("more").hidden = $("advice").hidden = true;
   announce(`${title}. ${line}`, true);
   $("note").className = bad ? "bad" : "";
@@ -245,7 +256,7 @@ async function showHome(factsAlone = false) {
     layout("grid");
     const unused = FILTERS.filter((name) => asked[name] && !PROPERTIES.includes(name)).map((name) => text(name));
     announce(joined([text("start.newest"), unused.length && text("start.unused", { filters: unused.join(", ") })]));
-    $("results").replaceChildren(...hits.map(card));
+    list(hits.map(card));
   }
   if (wanted && facts.videos) openWanted();
   wanted = null;
@@ -273,7 +284,7 @@ function showHits(answer, asked) {
   announce(joined([verdict, foundLabel(asked), ...answer.warnings.map(printable)]));
   $("advice").hidden = !verdict;
   listTips("advice", tipsFor(asked));
-  $("results").replaceChildren(...hits.map(card));
+  list(hits.map(card));
   $("more").hidden = hits.length < PAGE_SIZE;
   if (wanted) openWanted();
   else choose(0, { play: playFirst });
@@ -295,22 +306,18 @@ async function openWanted() {    // opens the video of a link at its second; wit
 const foundLabel = (asked) => text("found", { videos: countVideos(hits.length), query: queryLabel(asked) });
 async function showMore() {
   const mine = turn, asked = values();
-  $("more").disabled = true;
-  try {
-    const answer = await query(asked, hits.length);
-    if (mine !== turn) return;
-    const cards = answer.results.map((hit, i) => card(hit, hits.length + i));
-    hits.push(...answer.results);
-    if (chosen < 0) chosen = hits.findIndex((hit) => hit.id === shown?.id);
-    measure();
-    $("results").append(...cards);
-    markChosen();
-    $("more").hidden = answer.results.length < PAGE_SIZE;
-    announce(foundLabel(asked));
-    growing = true;    // the video that is playing goes on
-    cards[0]?.querySelector(".open").focus();
-    requestAnimationFrame(drawAll);
-  } catch (error) { toast(error.message); } finally { $("more").disabled = growing = false; }
+  const answer = await query(asked, hits.length);
+  if (mine !== turn) return;
+  const cards = answer.results.map((hit, i) => card(hit, hits.length + i));
+  hits.push(...answer.results);
+  if (chosen < 0) chosen = hits.findIndex((hit) => hit.id === shown?.id);
+  measure();
+  $("results").append(...cards);
+  markChosen();
+  $("more").hidden = answer.results.length < PAGE_SIZE;
+  announce(foundLabel(asked));
+  focusQuietly((cards[0] ?? $("results").lastElementChild).querySelector(".open"), {});
+  requestAnimationFrame(drawAll);
 }
 function measure() {    // sets the scale that all curves share
   const scores = hits.flatMap((hit) => hit.scores).filter((score) => score !== null);
@@ -318,7 +325,7 @@ function measure() {    // sets the scale that all curves share
 }
 function momentChip(index, m, video) {
   return make("button", {
-    type: "button", class: "chip", "aria-pressed": "false",
+    type: "button", class: "chip",
     "aria-label": text("moment.play", { video, start: clock(m.start), end: clock(m.end) }),
     title: text("moment.score", { score: points(m.score) }),
     onclick: (event) => { event.stopPropagation(); choose(index, { m, play: true }); },
@@ -373,7 +380,7 @@ function card(hit, index) {
   const row = make("p", { class: "row quiet" }, make("span", { title: [dated(hit), ...(hit.copies ?? []).map(printable)].join("\n") },
     joined([printable(hit.folder), hit.copies?.length && text("result.copies", { count: hit.copies.length + 1 })]) || "\u00a0"));
   if (first) row.append(make("span", { title: text("result.score") }, points(hit.score)));
-  open.addEventListener("focus", () => { if (first && !growing && chosen !== index) choose(index); });
+  open.addEventListener("focus", () => { if (first && !quiet && chosen !== index) choose(index); });
   return make("li", { class: "card", onclick: () => choose(index, { play: true }) },
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
@@ -419,8 +426,10 @@ function showVideo(hit, index, { m = null, at = null, play = false } = {}) {
   player.setAttribute("aria-label", printable(hit.video));
   $("name").textContent = fileName(hit);
   $("place").textContent = joined([printable(hit.folder), dated(hit), moment && text("moment.score", { score: points(hit.score) })]);
+  const focused = [...$("chips").children].indexOf(document.activeElement);
   $("chips").replaceChildren(...hit.moments.map((m) => momentChip(index, m, text("moment.this"))));
   [...$("chips").children].forEach((chip, i) => chip.setAttribute("aria-pressed", hit.moments[i] === moment));
+  $("chips").children[focused]?.focus();
   markChosen();
   $("cut").hidden = $("margin").parentElement.hidden = !moment;
   $("length").textContent = clock(hit.duration);
@@ -616,10 +625,15 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 
 // ---- cutting, links, keys
 
-$("cut").addEventListener("click", async () => {
-  const { start, end } = moment, button = $("cut"), id = player.dataset.id;
-  button.disabled = true;
-  button.textContent = text("cut.running");
+async function once(button, work) {    // ignores the button meanwhile; a disabled one would lose the focus
+  if (button.ariaDisabled) return;
+  button.ariaDisabled = "true";
+  try { await work(); } catch (error) { toast(error.message); }
+  button.ariaDisabled = null;
+}
+$("cut").addEventListener("click", () => once($("cut"), async () => {
+  const { start, end } = moment, id = player.dataset.id;
+  $("cut").textContent = text("cut.running");
   try {
     const response = await get(`cut/${id}`, { start, end, margin: $("margin").value });
     const header = response.headers.get("content-disposition") || "";
@@ -628,10 +642,8 @@ $("cut").addEventListener("click", async () => {
     make("a", { href: url, download: name ? decodeURIComponent(name[1]) : "moment.mp4" }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60000);
     toast(text("cut.done"));
-  } catch (error) { toast(error.message); }
-  button.disabled = false;
-  button.textContent = text("cut");
-});
+  } finally { $("cut").textContent = text("cut"); }
+}));
 $("copy").addEventListener("click", async () => {
   history.replaceState(history.state, "", link({ video: player.dataset.id, t: stamp(position()) }));
   try {
@@ -703,7 +715,7 @@ for (const [name, source] of [["paste", "clipboardData"], ["drop", "dataTransfer
   });
 }
 addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
-$("more").addEventListener("click", showMore);
+$("more").addEventListener("click", () => once($("more"), showMore));
 $("again").addEventListener("click", () => ask(0));
 $("home").addEventListener("click", (event) => {
   event.preventDefault();
