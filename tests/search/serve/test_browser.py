@@ -92,6 +92,21 @@ def test_strip_seeks_by_click_and_by_keys(page):
     is_at(page, 12.9, 0.1)
 
 
+@pytest.mark.slow
+def test_forced_colours_mark_the_chosen_result(page):
+    page.emulate_media(forced_colors="active")
+    search(page, "blue")
+
+    def styles(selector, name):
+        script = "(found, name) => found.map((element) => getComputedStyle(element)[name])"
+        return page.locator(selector).evaluate_all(script, name)
+
+    first, *others = styles("#results .card", "outlineStyle")
+    assert first == "solid" and set(others) == {"none"}
+    chosen, other = styles("#chips .chip", "backgroundColor")
+    assert chosen != other
+
+
 def test_strip_is_drawn_with_its_moments(page):
     search(page, "red")
     drawn = page.evaluate(
