@@ -378,6 +378,7 @@ def test_player_is_visible_when_it_plays(opened, url, width, height):
     is_playing(page)
     box = page.locator("#player").bounding_box()
     assert 0 <= box["y"] < box["y"] + box["height"] <= height
+    page.evaluate("document.getElementById('results').style.minHeight = '3000px'")
     page.locator("#stage").hover()
     page.mouse.wheel(0, 400)  # to the buttons below the video
     page.wait_for_function(
