@@ -482,6 +482,8 @@ def test_result_shows_its_date_and_the_source_of_the_date(page, library, replace
     expect(page.locator("#place")).to_contain_text("recorded 2026-03-01")
     page.locator("#results .open").nth(1).click()
     expect(page.locator("#place")).to_contain_text("file of 2026-")
+    page.evaluate("hits[0].copies = ['trips/garden.mp4']; choose(0)")
+    expect(page.locator("#place")).to_contain_text("copy: trips/garden.mp4")
 
 
 @pytest.mark.slow

@@ -425,7 +425,8 @@ function showVideo(hit, index, { m = null, at = null, play = false } = {}) {
   }
   player.setAttribute("aria-label", printable(hit.video));
   $("name").textContent = fileName(hit);
-  $("place").textContent = joined([printable(hit.folder), dated(hit), moment && text("moment.score", { score: points(hit.score) })]);
+  $("place").textContent = joined([printable(hit.folder), dated(hit), moment && text("moment.score", { score: points(hit.score) }),
+    ...(hit.copies ?? []).map((path) => text("result.copy", { path: printable(path) }))]);
   const focused = [...$("chips").children].indexOf(document.activeElement);
   $("chips").replaceChildren(...hit.moments.map((m) => momentChip(index, m, text("moment.this"))));
   [...$("chips").children].forEach((chip, i) => chip.setAttribute("aria-pressed", hit.moments[i] === moment));

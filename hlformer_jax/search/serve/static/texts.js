@@ -149,6 +149,7 @@ const TEXTS = {
   "result.play": "Play {video}",
   "result.play.from": "Play {video} from {start}",
   "result.copies": { one: "{count} copy", other: "{count} copies" },
+  "result.copy": "copy: {path}",
   "result.score": "How well the best moment matches",
   "result.passage": "Play this passage",
   "passage": "{time} “{text}”",
