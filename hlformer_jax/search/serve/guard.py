@@ -4,9 +4,10 @@ Any web site can make a visitor's browser send requests to a local server. Three
 script can set, reveal such requests: `Host` (an attacker can point a domain at this machine, but
 that domain is not a host name of the server), `Origin` and `Sec-Fetch-Site`. If other machines can
 connect, a token identifies invited people. Every error is sent as JSON, {"error": "one line"}; a
-`Refusal` adds its code and values.
+`Refusal` adds its code and values. Only a browser that opens the page without the token gets HTML.
 """
 
+import html
 import http
 import ipaddress
 import json
@@ -25,7 +26,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -142,8 +143,9 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                is_json = headers.get("content-type", "") == "application/json"
-                if message["status"] >= 400 and not is_json:  # an error of Starlette
+                kind = headers.get("content-type", "").partition(";")[0]
+                is_final = kind in ("application/json", "text/html")
+                if message["status"] >= 400 and not is_final:  # an error of Starlette
                     refusal = message
                     return
             if refusal is None:
@@ -176,7 +178,10 @@ class Guard:
             await _refuse(403, line)(scope, receive, send)
         elif self.token and not self._presents_token(scope):
             refusal = Refusal("token", {"www-authenticate": "Bearer"})
-            await _answer(refusal)(scope, receive, send)
+            accepted = HTTPConnection(scope).headers.get("accept", "")
+            is_browser = scope["path"] == "/" and "text/html" in accepted
+            answer = _page(refusal) if is_browser else _answer(refusal)
+            await answer(scope, receive, send)
         else:
             await self._inside(scope, receive, self._with_cookie(scope, send))
 
@@ -313,6 +318,16 @@ def _refuse(status: int, line: str, headers: Any = None, **more: Any) -> Answer:
 def _answer(refusal: Refusal) -> Answer:
     code, values = refusal.code, refusal.values
     return _refuse(refusal.status_code, refusal.detail, refusal.headers, code=code, values=values)
+
+
+def _page(refusal: Refusal) -> HTMLResponse:
+    """Return an error as a page for a browser, because the page itself needs the token."""
+    content = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>hlformer</title>'
+        '<meta name="viewport" content="width=device-width">'
+        f"<h1>hlformer</h1><p>{html.escape(refusal.detail)}</p></html>"
+    )
+    return HTMLResponse(content, refusal.status_code, refusal.headers)
 
 
 def _cookie(scope: Scope) -> str:

@@ -87,6 +87,24 @@ def test_strip_seeks_by_click_and_by_keys(page):
     expect(strip).to_have_attribute("aria-valuetext", "0:02 of 0:14")
     page.keyboard.press("End")
     is_at(page, 13.9, 0.1)
+    page.evaluate("shown.duration = 10800")
+    page.keyboard.press("ArrowLeft")  # a second of a long video too
+    is_at(page, 12.9, 0.1)
+
+
+@pytest.mark.slow
+def test_forced_colours_mark_the_chosen_result(page):
+    page.emulate_media(forced_colors="active")
+    search(page, "blue")
+
+    def styles(selector, name):
+        script = "(found, name) => found.map((element) => getComputedStyle(element)[name])"
+        return page.locator(selector).evaluate_all(script, name)
+
+    first, *others = styles("#results .card", "outlineStyle")
+    assert first == "solid" and set(others) == {"none"}
+    chosen, other = styles("#chips .chip", "backgroundColor")
+    assert chosen != other
 
 
 def test_strip_is_drawn_with_its_moments(page):
@@ -141,6 +159,9 @@ def test_transcript_is_shown_and_plays(page):
     is_playing(page)
     is_at(page, 4)
     unfold(page)
+    with page.expect_request("**/cut/*") as cut:  # of the passage, not of a visual moment
+        page.get_by_role("button", name="Cut this moment").click()
+    assert "start=4&end=6&" in cut.value.url
     signals = page.get_by_role("combobox", name="Search in")
     assert signals.locator("option").all_inner_texts()[0] == "visual, transcript"
     signals.select_option("transcript")
@@ -157,6 +178,11 @@ def test_transcript_follows_the_video_and_seeks(page):
     expect(page.locator("#transcript [aria-current]")).to_have_text("0:01 look")
     page.get_by_role("button", name="0:04 the captain's ship").click()
     expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
+    page.get_by_text("Transcript", exact=True).click()
+    page.evaluate("seek(9)")
+    page.evaluate("document.querySelector('#transcript ol').style.maxHeight = '20px'")
+    page.get_by_text("Transcript", exact=True).click()  # scrolls to the last line before 0:09
+    page.wait_for_function("() => document.querySelector('#transcript ol').scrollTop > 10")
     search(page, "yellow")  # a video without a transcript
     expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
 
@@ -170,6 +196,10 @@ def test_picture_query_lasts_until_its_filter_is_removed(page, tmp_path):
     assert names(page)[0] == "Küche & <b>Herd.mp4"
     page.locator("#q").fill("green")
     expect(page.locator("#status")).to_have_text("3 videos for like lilac.png and “green”")
+    page.reload()
+    expect(page.locator("#toast")).to_contain_text("lilac.png is not kept")
+    expect(page.locator("#status")).to_have_text("3 videos for “green”")
+    page.locator("#file").set_input_files(path)
     page.get_by_role("button", name="Remove the filter like lilac.png").click()
     expect(page.locator("#status")).to_have_text("3 videos for “green”")
     expect(page.locator("#q")).to_be_focused()  # the chip is gone
@@ -300,6 +330,63 @@ def test_page_is_used_by_keyboard_alone(page):
 
 
 @pytest.mark.slow
+def test_focus_stays_where_the_keyboard_can_continue(page):
+    page.expected.append("Failed to load resource")
+    search(page, "blue")
+    second = page.locator("#chips .chip").nth(1)
+    second.press("Enter")
+    expect(second).to_be_focused()
+    cut = page.locator("#cut")
+    with page.expect_download():
+        cut.press("Enter")
+        expect(cut).to_be_focused()
+    expect(cut).to_have_text("Cut this moment")
+    expect(cut).to_be_focused()
+    # The results of another search have a new list of buttons.
+    page.get_by_role("button", name="More like garden.mp4").press("Enter")
+    expect(page.locator("#status")).to_contain_text("like garden.mp4")
+    expect(page.locator("#results .open").first).to_be_focused()
+    page.go_back()
+    expect(page.locator("#status")).to_have_text("3 videos for “blue”")
+    expect(page.locator("#results .open").first).to_be_focused()
+    page.route("**/api/query*", lambda route: route.abort())
+    page.locator("#q").fill("red")
+    again = page.get_by_role("button", name="Try again")
+    again.focus()
+    page.unroute("**/api/query*")
+    again.press("Enter")
+    expect(page.locator("#results .open")).to_have_count(3)
+    expect(page.locator("#q")).to_be_focused()
+    page.evaluate("PAGE_SIZE = 2")
+    search(page, "grey")
+    page.route("**/api/query*", lambda route: route.abort())
+    more = page.get_by_role("button", name="More results")
+    more.press("Enter")
+    expect(page.locator("#toast")).to_contain_text("does not answer")
+    expect(more).to_be_focused()
+    page.unroute("**/api/query*")
+    more.press("Enter")
+    expect(page.locator("#results .open").nth(2)).to_be_focused()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 480)])
+def test_player_is_visible_when_it_plays(opened, url, width, height):
+    page = opened(url, width, height)
+    search(page, "red")
+    page.locator("#results .open").last.click()
+    is_playing(page)
+    box = page.locator("#player").bounding_box()
+    assert 0 <= box["y"] < box["y"] + box["height"] <= height
+    page.evaluate("document.getElementById('results').style.minHeight = '3000px'")
+    page.locator("#stage").hover()
+    page.mouse.wheel(0, 400)  # to the buttons below the video
+    page.wait_for_function(
+        "() => document.getElementById('alike').getBoundingClientRect().bottom <= innerHeight"
+    )
+
+
+@pytest.mark.slow
 def test_link_restores_query_filters_and_time(opened, url, page):
     search(page, "red")
     unfold(page)
@@ -395,6 +482,8 @@ def test_result_shows_its_date_and_the_source_of_the_date(page, library, replace
     expect(page.locator("#place")).to_contain_text("recorded 2026-03-01")
     page.locator("#results .open").nth(1).click()
     expect(page.locator("#place")).to_contain_text("file of 2026-")
+    page.evaluate("hits[0].copies = ['trips/garden.mp4']; choose(0)")
+    expect(page.locator("#place")).to_contain_text("copy: trips/garden.mp4")
 
 
 @pytest.mark.slow
@@ -613,6 +702,7 @@ def test_failure_is_retried_and_a_video_removed(managed, films):
     page.locator("#results .open").filter(has_text="bad.film").focus()
     page.get_by_role("button", name="Remove…").click()
     page.get_by_role("dialog", name="Remove bad.film").get_by_text("Remove", exact=True).click()
+    expect(page.locator("#manage")).to_be_focused()
     expect(page.locator("#results .open")).to_have_count(3)
     assert (films / "bad.film").exists()
 

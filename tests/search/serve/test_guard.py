@@ -68,6 +68,10 @@ def test_request_without_the_token_is_refused(library):
                 assert answer.json()["code"] == "token" and "set-cookie" not in answer.headers
         for path in ("/?token=", "/?token=x", f"/api/status?token={TOKEN}"):
             assert client.get(path).status_code == 401, path
+        browser = client.get("/?token=x", headers={"Accept": "text/html,*/*;q=0.8"})
+        assert browser.status_code == 401 and browser.text.startswith("<!doctype html>")
+        assert "open the address that it printed" in browser.text
+        assert browser.headers["content-type"] == "text/html; charset=utf-8"
 
 
 # ---- connections

@@ -38,7 +38,7 @@ async function begin(address, parameters = {}) {    // true if the server accept
     const begun = await (await get(`api/${address}`, parameters, { method: "POST" })).json();
     $("job-error").hidden = true;
     showJob(begun);
-    if (runs(begun) && $("panel").open) $("job-stop").focus();
+    if (runs(begun)) $($("panel").open ? "job-stop" : "manage").focus();    // the button is disabled now
     follow();
     return true;
   } catch (error) {

@@ -7,7 +7,8 @@ let PAGE_SIZE = 20;    // results at once; a test asks for fewer
 const names = new Map();    // names of shown videos by their ids
 let hits = [], chosen = -1, low = 0, high = 1;    // results, the index of the video in the player or -1, the scale of curves
 let shown = null, moment = null;    // the video in the player, which a link may open without listing it; its moment
-let turn = 0, timer, request, searching = false, playFirst = false, wanted = null, growing = false;    // the running query
+let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // the running query
+let quiet = false;    // true while a script moves the focus, which then selects no result
 let picture = null, cues = [];    // the picture of the query; the transcript of the video in the player
 const pictures = new Map();    // pictures of the history's entries by their keys; links have none
 const TYPING_PAUSE = 2000;    // ms after which a letter begins another search in the history
@@ -116,7 +117,7 @@ const pictureKey = () => picture && `${picture.name} ${picture.size} ${picture.l
 function record(typed) {    // a new search is a new entry of the history; the letters of one sentence share theirs
   const now = Date.now(), goesOn = typed && now - typedAt < TYPING_PAUSE;
   const change = searchKey() === recorded || goesOn ? "replaceState" : "pushState";
-  history[change]({ picture: pictureKey() }, "", link());
+  history[change]({ picture: picture && { key: pictureKey(), name: picture.name } }, "", link());
   if (picture) pictures.set(pictureKey(), picture);
   recorded = searchKey();
   typedAt = typed ? now : -Infinity;
@@ -176,6 +177,17 @@ function announce(line, hidden = false) {    // a status line, which screen read
   $("status").textContent = line;
   $("status").classList.toggle("hidden-text", hidden);
 }
+function list(cards) {    // shows results; if this removes or hides what has the focus, a result or the search field gets it
+  const focused = document.activeElement;
+  $("results").replaceChildren(...cards);
+  if (focused.checkVisibility()) return;
+  queueMicrotask(() => focusQuietly($("results").querySelectorAll(".open")[Math.max(chosen, 0)] ?? $("q")));
+}
+function focusQuietly(element, options = { preventScroll: true }) {    // keeps the video in the player
+  quiet = true;
+  element.focus(options);
+  quiet = false;
+}
 function layout(kind) { $("main").className = kind; $("stage").hidden = kind !== "split"; }
 function skeletons() {
   hits = [];
@@ -183,14 +195,13 @@ function skeletons() {
   layout("grid");
   $("note").hidden = $("failed").hidden = $("more").hidden = $("advice").hidden = true;
   announce("");
-  $("results").replaceChildren(...Array.from({ length: 4 }, () =>
-    make("li", { class: "card skeleton", "aria-hidden": "true" })));
+  list(Array.from({ length: 4 }, () => make("li", { class: "card skeleton", "aria-hidden": "true" })));
 }
 function showNote(title, line, { bad = false, tips = [], hints = false } = {}) {
   hits = [];
   stop();
   layout("");
-  $("results").replaceChildren();
+  list([]);
   $("failed").hidden = $("more").hidden = $("advice").hidden = true;
   announce(`${title}. ${line}`, true);
   $("note").className = bad ? "bad" : "";
@@ -245,7 +256,7 @@ async function showHome(factsAlone = false) {
     layout("grid");
     const unused = FILTERS.filter((name) => asked[name] && !PROPERTIES.includes(name)).map((name) => text(name));
     announce(joined([text("start.newest"), unused.length && text("start.unused", { filters: unused.join(", ") })]));
-    $("results").replaceChildren(...hits.map(card));
+    list(hits.map(card));
   }
   if (wanted && facts.videos) openWanted();
   wanted = null;
@@ -273,7 +284,7 @@ function showHits(answer, asked) {
   announce(joined([verdict, foundLabel(asked), ...answer.warnings.map(printable)]));
   $("advice").hidden = !verdict;
   listTips("advice", tipsFor(asked));
-  $("results").replaceChildren(...hits.map(card));
+  list(hits.map(card));
   $("more").hidden = hits.length < PAGE_SIZE;
   if (wanted) openWanted();
   else choose(0, { play: playFirst });
@@ -295,22 +306,18 @@ async function openWanted() {    // opens the video of a link at its second; wit
 const foundLabel = (asked) => text("found", { videos: countVideos(hits.length), query: queryLabel(asked) });
 async function showMore() {
   const mine = turn, asked = values();
-  $("more").disabled = true;
-  try {
-    const answer = await query(asked, hits.length);
-    if (mine !== turn) return;
-    const cards = answer.results.map((hit, i) => card(hit, hits.length + i));
-    hits.push(...answer.results);
-    if (chosen < 0) chosen = hits.findIndex((hit) => hit.id === shown?.id);
-    measure();
-    $("results").append(...cards);
-    markChosen();
-    $("more").hidden = answer.results.length < PAGE_SIZE;
-    announce(foundLabel(asked));
-    growing = true;    // the video that is playing goes on
-    cards[0]?.querySelector(".open").focus();
-    requestAnimationFrame(drawAll);
-  } catch (error) { toast(error.message); } finally { $("more").disabled = growing = false; }
+  const answer = await query(asked, hits.length);
+  if (mine !== turn) return;
+  const cards = answer.results.map((hit, i) => card(hit, hits.length + i));
+  hits.push(...answer.results);
+  if (chosen < 0) chosen = hits.findIndex((hit) => hit.id === shown?.id);
+  measure();
+  $("results").append(...cards);
+  markChosen();
+  $("more").hidden = answer.results.length < PAGE_SIZE;
+  announce(foundLabel(asked));
+  focusQuietly((cards[0] ?? $("results").lastElementChild).querySelector(".open"), {});
+  requestAnimationFrame(drawAll);
 }
 function measure() {    // sets the scale that all curves share
   const scores = hits.flatMap((hit) => hit.scores).filter((score) => score !== null);
@@ -318,7 +325,7 @@ function measure() {    // sets the scale that all curves share
 }
 function momentChip(index, m, video) {
   return make("button", {
-    type: "button", class: "chip", "aria-pressed": "false",
+    type: "button", class: "chip",
     "aria-label": text("moment.play", { video, start: clock(m.start), end: clock(m.end) }),
     title: text("moment.score", { score: points(m.score) }),
     onclick: (event) => { event.stopPropagation(); choose(index, { m, play: true }); },
@@ -373,13 +380,13 @@ function card(hit, index) {
   const row = make("p", { class: "row quiet" }, make("span", { title: [dated(hit), ...(hit.copies ?? []).map(printable)].join("\n") },
     joined([printable(hit.folder), hit.copies?.length && text("result.copies", { count: hit.copies.length + 1 })]) || "\u00a0"));
   if (first) row.append(make("span", { title: text("result.score") }, points(hit.score)));
-  open.addEventListener("focus", () => { if (first && !growing && chosen !== index) choose(index); });
+  open.addEventListener("focus", () => { if (first && !quiet && chosen !== index) choose(index); });
   return make("li", { class: "card", onclick: () => choose(index, { play: true }) },
     make("div", { class: "thumb" }, image, make("span", {}, clock(hit.duration))),
     make("div", {}, open, row, make("canvas", { "aria-hidden": "true" })),
     make("div", {}),
     ...(hit.passages?.length ? [make("button", { type: "button", class: "passage", title: text("result.passage"),
-      onclick: (event) => { event.stopPropagation(); choose(index, { at: hit.passages[0].start, play: true }); } },
+      onclick: (event) => { event.stopPropagation(); choose(index, { m: hit.passages[0], play: true }); } },
       text("passage", { time: clock(hit.passages[0].start), text: hit.passages[0].text }))] : []),
     make("div", { class: "chips" }, star(hit, name), ...hit.moments.slice(0, 3).map((m) => momentChip(index, m, name)),
       make("button", { type: "button", class: "chip like", "aria-label": text("alike.of", { video: name, time: clock(at) }),
@@ -412,12 +419,18 @@ function showVideo(hit, index, { m = null, at = null, play = false } = {}) {
     openFile(hit.id);
   }
   if (moved || play || at !== null || m) seek(start);
-  if (play) player.play().catch(() => {});    // the event `error` shows the reason
+  if (play) {
+    player.play().catch(() => {});    // the event `error` shows the reason
+    player.scrollIntoView({ block: "nearest" });
+  }
   player.setAttribute("aria-label", printable(hit.video));
   $("name").textContent = fileName(hit);
-  $("place").textContent = joined([printable(hit.folder), dated(hit), moment && text("moment.score", { score: points(hit.score) })]);
+  $("place").textContent = joined([printable(hit.folder), dated(hit), moment && text("moment.score", { score: points(hit.score) }),
+    ...(hit.copies ?? []).map((path) => text("result.copy", { path: printable(path) }))]);
+  const focused = [...$("chips").children].indexOf(document.activeElement);
   $("chips").replaceChildren(...hit.moments.map((m) => momentChip(index, m, text("moment.this"))));
   [...$("chips").children].forEach((chip, i) => chip.setAttribute("aria-pressed", hit.moments[i] === moment));
+  $("chips").children[focused]?.focus();
   markChosen();
   $("cut").hidden = $("margin").parentElement.hidden = !moment;
   $("length").textContent = clock(hit.duration);
@@ -448,8 +461,16 @@ function followTranscript() {    // marks the cue at the position of the player,
   if (marked === (next ?? null)) return;
   marked?.removeAttribute("aria-current");
   next?.setAttribute("aria-current", "true");
-  if (next && $("transcript").open) list.scrollTop = next.offsetTop - list.offsetTop - list.clientHeight / 3;
+  if (next) scrollTranscript(next);
 }
+function scrollTranscript(line) {
+  const list = $("transcript").querySelector("ol");
+  if ($("transcript").open) list.scrollTop = line.offsetTop - list.offsetTop - list.clientHeight / 3;
+}
+$("transcript").addEventListener("toggle", () => {    // to the cue at the position, or the last one before it
+  const at = cues.findLastIndex((cue) => cue.start <= position() + 0.05);
+  if (at > 0) scrollTranscript($("transcript").querySelector("ol").children[at]);
+});
 function seek(seconds) {
   pending = Math.min(Math.max(0, seconds), Math.max(0, shown.duration - 0.01));    // in the last frame
   if (preview && (pending < preview.start || pending > preview.end)) showPreview();
@@ -593,7 +614,7 @@ strip.addEventListener("pointermove", (event) => { $("hover").textContent = cloc
 strip.addEventListener("pointerleave", () => { $("hover").textContent = ""; });
 strip.addEventListener("keydown", (event) => {
   const { duration } = shown, now = position(), step = Math.max(1, duration / 100);
-  const to = { ArrowLeft: now - step, ArrowDown: now - step, ArrowRight: now + step, ArrowUp: now + step,
+  const to = { ArrowLeft: now - 1, ArrowDown: now - step, ArrowRight: now + 1, ArrowUp: now + step,
     PageDown: now - duration / 10, PageUp: now + duration / 10, Home: 0, End: duration }[event.key];
   if (to === undefined) return;
   event.preventDefault();
@@ -605,10 +626,15 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 
 // ---- cutting, links, keys
 
-$("cut").addEventListener("click", async () => {
-  const { start, end } = moment, button = $("cut"), id = player.dataset.id;
-  button.disabled = true;
-  button.textContent = text("cut.running");
+async function once(button, work) {    // ignores the button meanwhile; a disabled one would lose the focus
+  if (button.ariaDisabled) return;
+  button.ariaDisabled = "true";
+  try { await work(); } catch (error) { toast(error.message); }
+  button.ariaDisabled = null;
+}
+$("cut").addEventListener("click", () => once($("cut"), async () => {
+  const { start, end } = moment, id = player.dataset.id;
+  $("cut").textContent = text("cut.running");
   try {
     const response = await get(`cut/${id}`, { start, end, margin: $("margin").value });
     const header = response.headers.get("content-disposition") || "";
@@ -617,10 +643,8 @@ $("cut").addEventListener("click", async () => {
     make("a", { href: url, download: name ? decodeURIComponent(name[1]) : "moment.mp4" }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60000);
     toast(text("cut.done"));
-  } catch (error) { toast(error.message); }
-  button.disabled = false;
-  button.textContent = text("cut");
-});
+  } finally { $("cut").textContent = text("cut"); }
+}));
 $("copy").addEventListener("click", async () => {
   history.replaceState(history.state, "", link({ video: player.dataset.id, t: stamp(position()) }));
   try {
@@ -629,7 +653,9 @@ $("copy").addEventListener("click", async () => {
   } catch { toast(text("link.address")); }
 });
 function restore() {    // shows the search of the address and of the history's entry
-  picture = pictures.get(history.state?.picture) ?? null;
+  const key = history.state?.picture;
+  picture = pictures.get(key?.key) ?? null;
+  if (key && !picture) toast(text("picture.lost", { picture: printable(key.name) }));
   $("file").value = "";
   const given = new URLSearchParams(location.hash.slice(1));
   for (const name of FIELDS) {
@@ -690,7 +716,7 @@ for (const [name, source] of [["paste", "clipboardData"], ["drop", "dataTransfer
   });
 }
 addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
-$("more").addEventListener("click", showMore);
+$("more").addEventListener("click", () => once($("more"), showMore));
 $("again").addEventListener("click", () => ask(0));
 $("home").addEventListener("click", (event) => {
   event.preventDefault();

@@ -53,6 +53,7 @@ const TEXTS = {
   "picture": "Picture…",
   "picture.hint": "Search by a picture; you can also paste or drop one here",
   "picture.file": "A picture to search by",
+  "picture.lost": "{picture} is not kept when the page is loaded again. Choose the picture again.",
 
   // queries in words
   "query.picture": "like {picture}",
@@ -148,6 +149,7 @@ const TEXTS = {
   "result.play": "Play {video}",
   "result.play.from": "Play {video} from {start}",
   "result.copies": { one: "{count} copy", other: "{count} copies" },
+  "result.copy": "copy: {path}",
   "result.score": "How well the best moment matches",
   "result.passage": "Play this passage",
   "passage": "{time} “{text}”",
