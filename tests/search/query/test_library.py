@@ -56,6 +56,12 @@ def test_video_and_moment_of_a_text_come_first(index, ranker):
     assert library.encoder_name == "colours" and library.ranker_name == (ranker or "best_frame")
 
 
+def test_one_tag_may_be_a_string(library):
+    assert library.tag("a.film", add="Oma") == ("Oma",)
+    assert [hit.video for hit in library.query("red", tags="oma")] == ["a.film"]
+    assert library.tag("a.film", drop="oma") == ()
+
+
 def test_accents_are_composed_in_queries(library, monkeypatch):
     texts, encode_texts = [], library.encoder.encode_texts
     monkeypatch.setattr(
