@@ -107,11 +107,11 @@ class Query:
         return len(self.text) > 1 or bool(self.then or self.without)
 
     def _check_types(self) -> None:
-        for types, wanted, names in _TYPES:
+        for types, type_name, names in _TYPES:
             for name in names:
                 value = getattr(self, name)
                 if value is not getattr(Query, name) and not isinstance(value, types):
-                    raise _type_error(name, value, wanted)
+                    raise _type_error(name, value, type_name)
         match self.like:
             case None | (str(), Real()):
                 pass
@@ -180,9 +180,9 @@ _TYPES: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
 """Types of fields, how errors name the types, and the fields; each field may have its default."""
 
 
-def _type_error(name: str, value: Any, wanted: str) -> QueryError:
+def _type_error(name: str, value: Any, type_name: str) -> QueryError:
     shown = " ".join(repr(value).split())[:100]
-    return QueryError(f"{{{name}}} is {{value}}: give {wanted}", field=name, value=shown)
+    return QueryError(f"{{{name}}} is {{value}}: give {type_name}", field=name, value=shown)
 
 
 def _strings(name: str, strings: Iterable[str]) -> tuple[str, ...]:
