@@ -306,6 +306,7 @@ class Library:
           QueryError: if a field is invalid, the ranker or the store cannot answer such a query, the
             picture is not an image, the encoder is not the index's, or no video of the index is in
             the folder or has a tag.
+          EncoderError: if the encoder cannot be loaded, or returns anything but unit vectors.
           SearchError: if the video of `like` is not in the index, or none of the query's signals
             has anything to search.
           OSError: if the file of the picture cannot be read.
