@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from hlformer_jax.encoders.config import EncoderError
+
 Preprocess = Callable[
     [UInt8[np.ndarray, "height width 3"]], UInt8[np.ndarray, "image_size image_size 3"]
 ]
@@ -69,6 +71,34 @@ class Encoder(Protocol):
         Returns:
           Probabilities in [0, 1] of the same shape; None if cosines of the encoder can only rank.
         """
+
+
+NORM_TOLERANCE = 0.01
+"""Largest difference from 1 of the norm of an embedding of a query."""
+
+
+def single_embedding(encoder: Encoder, vectors: Any) -> Float[np.ndarray, " d"]:
+    """Return the only embedding that an encoder has returned, as float32.
+
+    Args:
+      encoder: the encoder.
+      vectors: what it returned for one text or image, [1, d].
+
+    Raises:
+      EncoderError: if it is not a unit vector of the encoder's width.
+    """
+    array = np.asarray(vectors, np.float32)
+    if array.shape != (1, encoder.width):
+        raise EncoderError(
+            f"the encoder {encoder.name!r} returned an array of shape {array.shape} for one text"
+            f" or image: it should be (1, {encoder.width})"
+        )
+    norm = float(np.linalg.norm(array))
+    if not abs(norm - 1) <= NORM_TOLERANCE:
+        raise EncoderError(
+            f"the encoder {encoder.name!r} returned an embedding of norm {norm:.4g}: it should be 1"
+        )
+    return array[0]
 
 
 @runtime_checkable

@@ -89,6 +89,10 @@ def evaluate(options: Options) -> None:
             metrics.print_report(figures)
             if options.json:
                 files.write_json(options.json, figures, replace)
+    if options.calibrate is not None:
+        names = "; ".join(name for name in rankers.LABELS if name in evaluated)
+        state = f"{options.calibrate:g} % false alarms ({names})" if options.calibrate else "none"
+        terminal.show(f"calibrated match threshold of {index.directory}: {state}")
 
 
 @command(

@@ -189,13 +189,15 @@ class Library:
         except DamagedError as error:
             return [transcripts.Problem("the list of subtitle files", str(error))]
 
-    def tag(self, id: str, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
+    def tag(
+        self, id: str, add: str | Sequence[str] = (), drop: str | Sequence[str] = ()
+    ) -> tuple[str, ...]:
         """Add tags to a video, and remove others.
 
         Args:
           id: the id or the path of the video.
-          add: tags to add.
-          drop: tags to remove.
+          add: one tag or several tags to add.
+          drop: one tag or several tags to remove.
 
         Returns:
           All tags that the video then has, sorted.
@@ -206,7 +208,9 @@ class Library:
         index = self.open_index()
         with index.writing() as writer:
             name = index.name_of(id)
-            writer.tag([name], add, drop)
+            added = [add] if isinstance(add, str) else add
+            dropped = [drop] if isinstance(drop, str) else drop
+            writer.tag([name], added, dropped)
             return index.tags_of_video(name)
 
     def status(self) -> dict[str, Any]:
@@ -302,6 +306,7 @@ class Library:
           QueryError: if a field is invalid, the ranker or the store cannot answer such a query, the
             picture is not an image, the encoder is not the index's, or no video of the index is in
             the folder or has a tag.
+          EncoderError: if the encoder cannot be loaded, or returns anything but unit vectors.
           SearchError: if the video of `like` is not in the index, or none of the query's signals
             has anything to search.
           OSError: if the file of the picture cannot be read.

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from hlformer_jax import files
-from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.encoders.protocol import Encoder, single_embedding
 from hlformer_jax.errors import QueryError
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def embedding(encoder: Encoder, image: Path | bytes) -> Float[np.ndarray, " d"]:
     except (OSError, ValueError, SyntaxError) as error:  # raised by Pillow for damaged files
         line = f"{name} is damaged ({{problem}}): give another image"
         raise _refused(line, image, problem=error) from None
-    vector: np.ndarray = np.asarray(encoder.encode_images(encoder.preprocess(pixels)[None])[0])
-    return vector.astype(np.float32)
+    return single_embedding(encoder, encoder.encode_images(encoder.preprocess(pixels)[None]))
 
 
 def _grey_range(opened: "Image.Image") -> tuple[int, bool]:

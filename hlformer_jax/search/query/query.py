@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +70,15 @@ class Query:
 
     def __post_init__(self) -> None:
         """Convert the fields to the form in which they are stored, and check them."""
+        self._check_types()
         for name in ("text", "then", "without"):
             self._set(name, _texts(name, getattr(self, name)))
-        self._set("tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
+        self._set("tags", _strings("tags", self.tags))
         if self.signals is not None:
             signals = self.signals
             names = signals.split(",") if isinstance(signals, str) else signals
-            self._set("signals", tuple(dict.fromkeys(name.strip() for name in names)))
+            names = [name.strip() for name in _strings("signals", names)]
+            self._set("signals", tuple(dict.fromkeys(names)))
         if isinstance(self.image, str):
             self._set("image", Path(self.image))
         self._check_parts()
@@ -102,6 +105,18 @@ class Query:
     def has_parts(self) -> bool:
         """True if the query has several texts, following events or unwanted things."""
         return len(self.text) > 1 or bool(self.then or self.without)
+
+    def _check_types(self) -> None:
+        for types, type_name, names in _TYPES:
+            for name in names:
+                value = getattr(self, name)
+                if value is not getattr(Query, name) and not isinstance(value, types):
+                    raise _type_error(name, value, type_name)
+        match self.like:
+            case None | (str(), Real()):
+                pass
+            case like:
+                raise _type_error("like", like, "a video and a number of seconds")
 
     def _check_parts(self) -> None:
         if not (self.text or self.has_picture):
@@ -156,6 +171,34 @@ class Query:
             raise QueryError("{min_score} is NaN: give a number", field="min_score")
 
 
+_TYPES: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    (Integral, "an integer", ("k", "moments", "offset")),
+    (Real, "a number", ("within", "longer", "shorter", "min_score")),
+    (str, "a string", ("folder",)),
+    ((str, Path, bytes, bytearray, memoryview), "a path or the bytes of a file", ("image",)),
+)
+"""Types of fields, how errors name the types, and the fields; each field may have its default."""
+
+
+def _type_error(name: str, value: Any, type_name: str) -> QueryError:
+    shown = " ".join(repr(value).split())[:100]
+    return QueryError(f"{{{name}}} is {{value}}: give {type_name}", field=name, value=shown)
+
+
+def _strings(name: str, strings: Iterable[str]) -> tuple[str, ...]:
+    """Return the strings of a field as a tuple.
+
+    Raises:
+      QueryError: if a value is not a string.
+    """
+    values = (strings,) if isinstance(strings, str | bytes) else strings
+    values = tuple(values) if isinstance(values, Iterable) else (values,)
+    for value in values:
+        if not isinstance(value, str):
+            raise _type_error(name, value, "strings")
+    return values
+
+
 def _texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the texts of a field in legible form; an empty string counts as no text.
 
@@ -165,8 +208,7 @@ def _texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:
     Raises:
       QueryError: if one of several texts is empty.
     """
-    if isinstance(texts, str):
-        texts = (texts,) if texts.strip() else ()
+    texts = () if isinstance(texts, str) and not texts.strip() else _strings(name, texts)
     if not all(text.strip() for text in texts):
         raise QueryError(f"{{{name}}} has an empty text: describe what to find", field=name)
     return tuple(unicodedata.normalize("NFC", legible(text)) for text in texts)

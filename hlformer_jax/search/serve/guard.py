@@ -78,10 +78,10 @@ class ParameterError(UserError, ValueError):
 def check_parameters(request: Request) -> None:
     """Check that the address of a request has known parameters, and repeats lists alone.
 
-    Otherwise a filter with a wrong name would be ignored in silence.
+    Otherwise a filter with a wrong name would be ignored in silence, and so would a body.
 
     Raises:
-      ParameterError: if a parameter is unknown, or repeated without being a list.
+      ParameterError: if a parameter is unknown, or repeated without being a list, or in the body.
     """
     route = request.scope["route"]
     if not route.include_in_schema:  # the page, whose address may contain anything
@@ -95,6 +95,13 @@ def check_parameters(request: Request) -> None:
         is_list = get_origin(fields[name].field_info.annotation) is tuple
         if names.count(name) > 1 and not is_list:
             raise ParameterError(f"{name}: give it once, not {names.count(name)} times")
+    length = request.headers.get("content-length", "0")
+    has_body = length != "0" or "transfer-encoding" in request.headers
+    if request.method == "POST" and has_body and not route.openapi_extra:
+        raise ParameterError(
+            f"the request has a body, which {route.path} does not read: give its parameters"
+            f" ({', '.join(fields) or 'none'}) in the address"
+        )
 
 
 class Answer(JSONResponse):

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.encoders.protocol import Encoder, single_embedding
 from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.index import Entry, Index
 from hlformer_jax.search.index.records import Record
@@ -45,11 +45,15 @@ class SignalQuery:
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
 
     def embed(self, text: str) -> Float[np.ndarray, " d"]:
-        """Return the embedding of a text, which is encoded once for all signals."""
+        """Return the embedding of a text, which is encoded once for all signals.
+
+        Raises:
+          EncoderError: if the encoder returns anything but a unit vector.
+        """
         with self._lock:
             if text not in self._embeddings:
-                row = self.encoder.encode_texts([text])[0]
-                self._embeddings[text] = np.asarray(row, np.float32)
+                vectors = self.encoder.encode_texts([text])
+                self._embeddings[text] = single_embedding(self.encoder, vectors)
             return self._embeddings[text]
 
     @property

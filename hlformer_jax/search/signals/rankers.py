@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hlformer_jax.encoders.protocol import Encoder
+from hlformer_jax.encoders.protocol import Encoder, single_embedding
 from hlformer_jax.errors import QueryError
 from hlformer_jax.search.index import Index, packed
 from hlformer_jax.search.index.records import Record, VideoArrays
@@ -309,8 +309,7 @@ class UntrainedRanker:
 
     def encode(self, encoder: Encoder, sentence: str) -> Float[np.ndarray, " H"]:
         """Return the embedding of a text; see `Ranker`."""
-        vector: np.ndarray = np.asarray(encoder.encode_texts([sentence])[0], np.float32)
-        return vector
+        return single_embedding(encoder, encoder.encode_texts([sentence]))
 
     def vectors(self, content: int, arrays: VideoArrays) -> dict[str, Float[np.ndarray, "L w"]]:
         """Return the rows of a content, as one branch; see `RowRanker`."""

@@ -43,7 +43,8 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
     for wrong in ("-1", "100", "nan", "1e-320"):
         assert "percent" in ask("evaluate", captions_flag, f"--calibrate={wrong}").errors[0]
     before = ask("query", "green").errors
-    assert ask("evaluate", captions_flag, "--calibrate=50").status == 0
+    out = ask("evaluate", captions_flag, "--calibrate=50").out
+    assert f"{index}: 50 % false alarms (best_frame; top_3_frames; segments)" in out
     thresholds = Index.open(index).thresholds
     assert set(thresholds) == set(rankers.RANKERS)
     assert (thresholds["best_frame"].false_alarms, thresholds["best_frame"].captions) == (50, 3)
@@ -78,7 +79,7 @@ def test_calibrated_threshold_decides_good_matches(ask, films, index, tmp_path):
         archive.random_film(films / f"{name}.film", 60, seed=ord(name))
     assert ask("index", films).status == 0
     assert "calibrate it again" in ask("query", "green").errors[0]
-    assert ask("evaluate", captions_flag, "--calibrate=0").status == 0
+    assert f"threshold of {index}: none" in ask("evaluate", captions_flag, "--calibrate=0").out
     assert ask("query", "green").errors == before
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from PIL import Image
 
 from hlformer_jax import search
+from hlformer_jax.encoders import EncoderError
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search import times
 from hlformer_jax.search.index import embeddings
@@ -54,6 +56,32 @@ def test_video_and_moment_of_a_text_come_first(index, ranker):
     assert hit.duration == 18 and len(hit.times) == len(hit.scores) == 18
     assert hit.id == library.entry(hit.id).id
     assert library.encoder_name == "colours" and library.ranker_name == (ranker or "best_frame")
+
+
+def test_one_tag_may_be_a_string(library):
+    assert library.tag("a.film", add="Oma") == ("Oma",)
+    assert [hit.video for hit in library.query("red", tags="oma")] == ["a.film"]
+    assert library.tag("a.film", drop="oma") == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda vectors: 7 * vectors, "norm 7: it should be 1"),
+        (lambda vectors: np.nan * vectors, "norm nan"),
+        (lambda vectors: vectors[:, :-1], "shape (1, "),
+        (lambda vectors: vectors[0], "for one text or image"),
+    ],
+)
+def test_wrong_embedding_of_an_encoder_is_refused(index, wrong, message, tmp_path):
+    encoder = archive.Encoder()
+    texts, images = encoder.encode_texts, encoder.encode_images
+    encoder.encode_texts = lambda given: wrong(texts(given))
+    encoder.encode_images = lambda given: wrong(images(given))
+    Image.new("RGB", (8, 8), "red").save(picture := tmp_path / "red.png")
+    for query in (Query("red"), Query(["red", "blue"]), Query(image=picture)):
+        with pytest.raises(EncoderError, match=re.escape(message)):
+            search.open(index.directory, encoder=encoder).query(query)
 
 
 def test_accents_are_composed_in_queries(library, monkeypatch):

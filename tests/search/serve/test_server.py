@@ -63,6 +63,11 @@ def test_video_is_tagged_and_filtered_by_tags(client, library):
     crossing = {"Origin": "http://elsewhere.example"}
     assert client.post(f"/api/tag/{garden}?add=x", headers=crossing).status_code == 403
     assert client.get(f"/api/tag/{garden}?add=x").status_code == 405
+    for body in ({"json": {"add": ["x"]}}, {"data": {"add": "x"}}, {"content": iter([b"add=x"])}):
+        refused = client.post(f"/api/tag/{garden}", **body)
+        assert (
+            refused.status_code == 400 and "(add, drop) in the address" in refused.json()["error"]
+        )
     client.post(f"/api/tag/{garden}?drop=favourite")
 
 
