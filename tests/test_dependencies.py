@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 SAFE = {
     # extra, package: the first safe version, and the fault of earlier versions
     ("search", "starlette"): (
-        "1.7.0",
-        "1.0.1: CVE-2025-62727, CVE-2026-48710; 1.7.0: [::1] as a host",
+        "1.9.0",
+        "1.0.1: CVE-2025-62727, CVE-2026-48710; 1.7.0: [::1] as a host; 1.9.0: its case",
     ),
     ("search", "h11"): ("0.16.0", "CVE-2025-43859, request smuggling by chunks"),
     ("search", "av"): ("18.1.0", "those before crash the process that copies a clip of MS Video 1"),
