@@ -74,14 +74,17 @@ def test_one_tag_may_be_a_string(library):
     ],
 )
 def test_wrong_embedding_of_an_encoder_is_refused(index, wrong, message, tmp_path):
-    encoder = archive.Encoder()
-    texts, images = encoder.encode_texts, encoder.encode_images
-    encoder.encode_texts = lambda given: wrong(texts(given))
-    encoder.encode_images = lambda given: wrong(images(given))
+    class WrongEncoder(archive.Encoder):
+        def encode_texts(self, texts):
+            return wrong(super().encode_texts(texts))
+
+        def encode_images(self, images):
+            return wrong(super().encode_images(images))
+
     Image.new("RGB", (8, 8), "red").save(picture := tmp_path / "red.png")
     for query in (Query("red"), Query(["red", "blue"]), Query(image=picture)):
         with pytest.raises(EncoderError, match=re.escape(message)):
-            search.open(index.directory, encoder=encoder).query(query)
+            search.open(index.directory, encoder=WrongEncoder()).query(query)
 
 
 def test_accents_are_composed_in_queries(library, monkeypatch):

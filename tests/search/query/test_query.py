@@ -9,6 +9,7 @@ from hlformer_jax.errors import QueryError
 from hlformer_jax.search.query.query import Query
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("field", "options"),
     [
@@ -57,6 +58,7 @@ def test_filters_of_one_length_or_day_are_allowed():
     Query("red", since="2026-01", until="2026-01-01")
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_numbers_of_numpy_and_iterators_of_texts_are_accepted():
     query = Query(iter(["red"]), k=np.int64(3), longer=np.float32(5), then=(x for x in ["blue"]))
     assert (query.text, query.then, query.k) == (("red",), ("blue",), 3)
