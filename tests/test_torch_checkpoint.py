@@ -167,6 +167,11 @@ def test_command_notes_parameters_that_the_released_code_clamps(tmp_path, capsys
         for name, value in outside.items()
     }
     assert any("evaluation uses -2.30259, as the released code does" in line for line in printed)
+    content["config"]["curv_init"] = 0.1
+    state["curv"] = np.full_like(state["curv"], -4.5)  # above log 0.01
+    assert command.main([*arguments, str(tmp_path / "other")]) == 0
+    printed = capsys.readouterr().out
+    assert "--config.model.curvature=0.1" in printed and "Note: curv is" not in printed
 
 
 @pytest.mark.parametrize("size", [None, 0, 30_000])

@@ -187,23 +187,27 @@ def triplet(
       The sum of both means; a row without a negative adds 0.
 
     Raises:
-      ValueError: for scores of another shape than the pairs, and for a real caption whose video
-        does not exist.
+      ValueError: for scores or ranks of another shape than the pairs, for a real caption whose
+        video does not exist and, outside of `jax.jit`, for a rank that does not exist.
 
     References:
       HLFormer eq. 29.
     """
     pairs.check(scores)
+    video_rank = as_indices("negatives.video", negatives.video, scores.shape[1])
+    caption_rank = as_indices("negatives.caption", negatives.caption, scores.shape[0])
+    check_shape("negatives.video", video_rank, pairs.video.shape)
+    check_shape("negatives.caption", caption_rank, pairs.video_mask.shape)
     positives, real = pairs.positives(), pairs.real()
     lowest = jnp.finfo(scores.dtype).min
     candidates = jnp.where(real & ~positives, scores, lowest)
 
     # A row without a negative has the lowest number as its negative, so the term is 0.
-    negative = _at_rank(candidates, negatives.video)
+    negative = _at_rank(candidates, video_rank)
     positive: Array = jnp.take_along_axis(scores, pairs.video[:, None], axis=-1)[:, 0]
     text = jax.nn.relu(margin + negative - positive)
 
-    negative = _at_rank(candidates.T, negatives.caption)
+    negative = _at_rank(candidates.T, caption_rank)
     positive = masked_mean(scores, positives, axis=0)  # over the video's captions
     has_caption = jnp.any(positives, axis=0)
     video = jnp.where(has_caption, jax.nn.relu(margin + negative - positive), 0)
@@ -415,7 +419,8 @@ def optimal_matching(
       clips: encoded clips.
       pairs: captions and videos.
       max_captions: upper bound of the number of captions of a video; time and memory grow with it.
-        None: the number of rows of ``queries``.
+        None: the number of rows of ``queries``. If a video has more, the loss raises ValueError or,
+        inside `jax.jit`, is NaN.
       per_video: True for the printed mean, over a video's captions and then over videos; False for
         the released mean, over all assigned pairs of the batch.
 
@@ -423,12 +428,14 @@ def optimal_matching(
       The loss; 0 if no video has two captions (the released code fails in that case).
 
     Raises:
-      ValueError: for clips of another number than the videos, and for a real caption whose video
+      ValueError: for clips of another number than the videos, queries of another number than the
+        captions, a video with more than `max_captions` captions, and a real caption whose video
         does not exist.
 
     References:
       GMMFormer v2 eqs. 6, 7.
     """
+    check_shape("queries", queries, (*pairs.video.shape, queries.shape[-1]))
     check_shape("clips", clips, (*pairs.video_mask.shape, *clips.shape[1:]))
     queries = zero_padding(queries, pairs.caption_mask)
     clips = zero_padding(clips, pairs.video_mask)
@@ -436,8 +443,11 @@ def optimal_matching(
         "qh,qch->qc", unit(queries), unit(clips)[pairs.video], precision=exact_precision()
     )
     positives = pairs.positives()
-    capacity = min(max_captions or len(positives), len(positives))
+    capacity = len(positives) if max_captions is None else min(max_captions, len(positives))
     counts = jnp.sum(positives, axis=0, dtype=jnp.int32)
+    fits = jnp.all(counts <= capacity)
+    if not isinstance(fits, jax.core.Tracer) and not fits:
+        raise ValueError(f"a video has {counts.max()} captions, but max_captions is {max_captions}")
     several = pairs.caption_mask & (counts[pairs.video] > 1)
     # `index` is the index of a caption within its video. Empty rows of `costs` cost more than any
     # caption (whose cost is at most 1), so that they never take a caption's clip.
@@ -454,6 +464,7 @@ def optimal_matching(
     clip = clip.at[pairs.video, index].get(mode="fill", fill_value=-1)
     matched = several & (clip >= 0)
     distance = 1 - jnp.take_along_axis(cosine, jnp.maximum(clip, 0)[:, None], axis=-1)[:, 0]
+    distance = jnp.where(fits, distance, jnp.nan)
     if per_video:
         matched_captions = positives & matched[:, None]
         means = masked_mean(distance[:, None], matched_captions, axis=0)
@@ -482,11 +493,14 @@ def partial_order(
       Mean over captions of the angle in radians by which a caption lies outside the cone.
 
     Raises:
-      ValueError: for a real caption whose video does not exist.
+      ValueError: for arrays of another number than the videos or captions, and for a real caption
+        whose video does not exist.
 
     References:
       HLFormer eq. 18-20.
     """
+    check_shape("videos", videos, (*pairs.video_mask.shape, videos.shape[-1]))
+    check_shape("captions", captions, (*pairs.video.shape, captions.shape[-1]))
     captions = zero_padding(captions, pairs.caption_mask)
     videos = zero_padding(videos, pairs.video_mask)
     outside = cones.energy(videos[pairs.video], captions, curvature, min_radius)
@@ -520,11 +534,16 @@ def distillation(
       gradient flows to ``teacher``.
 
     Raises:
-      ValueError: for a real caption whose video does not exist.
+      ValueError: for arrays of other shapes, and for a real caption whose video does not exist.
 
     References:
       DL-DKD's distillation loss, as in the released code.
     """
+    (num_queries,), (num_videos,) = pairs.video.shape, pairs.video_mask.shape
+    check_shape("queries", queries, (num_queries, queries.shape[-1]))
+    check_shape("frames", frames, (num_videos, *frames.shape[1:]))
+    check_shape("teacher", teacher, (num_queries, frames.shape[1]))
+    check_shape("frame_mask", frame_mask, frames.shape[:2])
     real = jnp.asarray(frame_mask)[pairs.video] & pairs.caption_mask[:, None]
     queries = zero_padding(queries, pairs.caption_mask)
     frames = jnp.where(frame_mask[..., None], frames, 0)[pairs.video]  # each caption's video

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from hlformer_jax.losses.retrieval import masked_logsumexp, masked_mean
+from hlformer_jax.ops.arguments import as_indices, check_shape
 from hlformer_jax.typing import Array
 
 FORMS = ("corrected", "printed", "released")
@@ -63,10 +64,15 @@ def tree(
     Returns:
       The loss; 0 for a single row.
 
+    Raises:
+      ValueError: for logits of another shape than [B, B].
+
     References:
       HOVER, eq. 6, with the positive in the denominator and a mean over parents.
     """
     mask = jnp.asarray(mask)
+    for matrix in logits:
+        check_shape("logits", matrix, (*mask.shape, *mask.shape))
     allowed = _softmax_mask(mask, related)
     return jnp.asarray(sum(_cross_entropy(x, allowed, mask, reduction) for x in logits) / 2)
 
@@ -99,19 +105,26 @@ def hinge(
       The mean over pairs, averaged over both choices of modalities; 0 without pairs.
 
     Raises:
-      ValueError: for an unknown form.
+      ValueError: for an unknown form, arrays of different lengths and, outside of `jax.jit`, for a
+        row of a real pair that does not exist.
 
     References:
       HOVER, eq. 7 and 8.
     """
     if form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    video, text = jnp.asarray(video), jnp.asarray(text)
+    video, text, mask = jnp.asarray(video), jnp.asarray(text), jnp.asarray(mask)
+    check_shape("text", text, video.shape)
+    low, high = (
+        as_indices(name, rows, len(video), mask) for name, rows in (("low", low), ("high", high))
+    )
+    check_shape("low", low, mask.shape)
+    check_shape("high", high, mask.shape)
     total = jnp.zeros((), video.dtype)
     for a, b in ((video, text), (text, video)):
         ahead = b[high] - a[low]
         loss = jax.nn.relu(margin - ahead) if form == "corrected" else -jax.nn.relu(margin + ahead)
-        total = total + masked_mean(loss, jnp.asarray(mask)) / 2
+        total = total + masked_mean(loss, mask) / 2
     return total
 
 
@@ -133,10 +146,16 @@ def entailment(
     Returns:
       The mean over edges, averaged over both choices of modalities; 0 without edges.
 
+    Raises:
+      ValueError: for angles of another number than the edges.
+
     References:
       HLFormer, eq. 20, over the edges of HOVER, eq. 7.
     """
-    return jnp.asarray(sum(masked_mean(angle, jnp.asarray(mask)) for angle in outside) / 2)
+    mask = jnp.asarray(mask)
+    for angles in outside:
+        check_shape("outside", angles, mask.shape)
+    return jnp.asarray(sum(masked_mean(angles, mask) for angles in outside) / 2)
 
 
 def _softmax_mask(mask: Array, related: Array | None) -> jax.Array:

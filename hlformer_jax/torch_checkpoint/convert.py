@@ -22,6 +22,7 @@ OPTIONS = {
     "map_size": ("data.max_clips", int),
     "clip_scale_w": ("model.clip_weight", float),
     "frame_scale_w": ("model.frame_weight", float),
+    "curv_init": ("model.curvature", float),  # of HLFormer; the bounds of the learned curvature
 }
 """Options in the file that no tensor's shape determines: field of the configuration, and type."""
 
@@ -175,7 +176,8 @@ def undetermined_fields(info: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       info: the facts that `convert` has returned.
     """
-    defaults, determined = flat(_configuration(info)), set(info)
+    # Without the option, the curvature is the tensor's, within its usual bounds.
+    defaults, determined = flat(_configuration(info)), {"model.curvature", *info}
     if info["model.fusion"] == "mean":
         determined.add("model.temperature")  # not used
     return {field: defaults[field] for field, _ in OPTIONS.values() if field not in determined}

@@ -10,6 +10,7 @@ from corpora import SMALL, assert_refused, edit, line
 
 from hlformer_jax.config import default
 from hlformer_jax.data import moments
+from hlformer_jax.data.annotations.captions import read_sentences
 from hlformer_jax.data.annotations.moments import (
     AnnotatedMoment,
     TimedVideo,
@@ -602,3 +603,14 @@ def test_existing_file_needs_overwrite(tmp_path, capsys):
     assert out.read_bytes() == b"foreign" and path.read_bytes() == content
     assert moments.main([str(path), f"--out={out}", "--overwrite"]) == 0
     assert out.read_bytes() != b"foreign"
+
+
+def test_sentences_of_several_files_differ_in_more_than_blanks(tmp_path):
+    captions, moments_file = tmp_path / "train.caption.txt", tmp_path / "train.moments.jsonl"
+    captions.write_text("a#0 A  man sits.\n")
+    moment = AnnotatedMoment("a#0", 0.0, 1.0, "A  man sits.")
+    write_moments(moments_file, [TimedVideo("a", 2.0, (moment,))])
+    assert read_sentences([captions, moments_file]) == {"a#0": "A  man sits."}
+    captions.write_text("a#0 A man stands.\n")
+    with pytest.raises(DataError, match="another sentence in another file"):
+        read_sentences([captions, moments_file])

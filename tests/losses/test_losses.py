@@ -467,6 +467,49 @@ def test_arrays_of_other_shapes_are_refused(function):
         function(pairs, np.ones((len(pairs.video), 4)))
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda pairs, q, v: retrieval.optimal_matching(q[:1], v[:, None], pairs),
+        lambda pairs, q, v: retrieval.partial_order(v, q[:1], jnp.asarray(1.0), pairs, 0.1),
+        lambda pairs, q, v: retrieval.partial_order(v[:1], q, jnp.asarray(1.0), pairs, 0.1),
+        lambda pairs, q, v: retrieval.distillation(
+            q, v[:, None], np.ones((1, 1)), np.ones((4, 1), bool), pairs, 0.2
+        ),
+        lambda pairs, q, v: retrieval.distillation(
+            q, v[:, None], np.ones((10, 1)), np.ones((1, 1), bool), pairs, 0.2
+        ),
+        lambda pairs, q, v: retrieval.triplet(q, pairs, NegativeRanks([0], [0]), 0.2),
+        lambda pairs, q, v: trees.alignment(v[:, :1], np.ones(4, bool)),
+        lambda pairs, q, v: trees.hinge(q[0], q[0, :1], [0], [1], np.ones(1, bool), 0.1),
+        lambda pairs, q, v: trees.entailment((q[0], q[0]), np.ones(1, bool)),
+    ],
+)
+def test_arrays_that_would_be_broadcast_are_refused(loss):
+    with pytest.raises(ValueError, match="must have shape"):
+        loss(_pairs(), np.ones((10, 4)), np.ones((4, 4)))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_ranks_and_rows_that_do_not_exist_are_refused():
+    pairs = _pairs()
+    ranks = _ranks(pairs)._replace(video=np.full(10, 4))
+    with pytest.raises(ValueError, match=r"negatives.video\[0\] must be from 0 to 3, got 4"):
+        retrieval.triplet(_scores(pairs), pairs, ranks, 0.2)
+    with pytest.raises(ValueError, match=r"high\[1\] must be from 0 to 2, got 3"):
+        trees.hinge(np.ones(3), np.ones(3), [0, 1], [1, 3], np.ones(2, bool), 0.1)
+
+
+def test_matching_does_not_drop_captions(float64):
+    pairs, rng = _pairs(), np.random.default_rng(0)
+    captions, clips = rng.normal(size=(10, 3)), rng.normal(size=(4, 5, 3))
+    with pytest.raises(ValueError, match="a video has 4 captions, but max_captions is 3"):
+        retrieval.optimal_matching(captions, clips, pairs, 3)
+    matching = jax.jit(lambda pairs: retrieval.optimal_matching(captions, clips, pairs, 3))
+    assert np.isnan(matching(pairs))
+
+
 MARGIN = 0.1
 SIZE = 4
 BELOW = np.zeros((SIZE, SIZE), bool)

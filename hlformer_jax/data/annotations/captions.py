@@ -71,7 +71,8 @@ def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path
 def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
     """Return the sentences of caption lists and files of moments by their ids.
 
-    The same id may stand in several files if its sentence is the same.
+    The same id may stand in several files if its sentence is the same up to white space; the text
+    of the first file is returned.
 
     Args:
       paths: lists of CAPTION_ID SENTENCE, and files of moments, whose names end in .jsonl.
@@ -82,7 +83,7 @@ def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
     sentences: dict[str, str] = {}
     for path in paths:
         for name, sentence, line in _listed_sentences(path):
-            if sentences.setdefault(name, sentence) != sentence:
+            if sentences.setdefault(name, sentence).split() != sentence.split():
                 raise DataError(
                     f"{path}:{line}: caption {name!r} has another sentence in another file;"
                     " rename one of them (for moments: python -m hlformer_jax.data.moments"
