@@ -132,9 +132,8 @@ def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
 
 def init_params(model: Model, config: ConfigDict) -> Any:
     """Return initial parameters, float32, which depend on the model and `config.seed`."""
-    with jax.enable_x64(False):  # otherwise some would be float64, with other random numbers
-        key = derive_key(config.seed, "params")
-        return project(model, _draw_params(model, key, zero_batch(config)))
+    key = derive_key(config.seed, "params")
+    return project(model, _draw_params(model, key, zero_batch(config)))
 
 
 @jax.jit

@@ -458,9 +458,8 @@ def zero_nodes(config: ConfigDict) -> Nodes:
 
 def init_params(config: ConfigDict) -> Any:
     """Return initial parameters, float32, which depend only on the configuration."""
-    with jax.enable_x64(False):  # otherwise some would be float64, with other random numbers
-        key = derive_key(config.seed, "params")
-        return _draw_params(build(config), key, zero_nodes(config))
+    key = derive_key(config.seed, "params")
+    return _draw_params(build(config), key, zero_nodes(config))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -358,12 +358,3 @@ def test_padding_changes_neither_loss_nor_gradient(float64, name):
     np.testing.assert_allclose(padded_value, value, rtol=1e-12)
     for expected, padded in zip(*map(jax.tree.leaves, (gradient, padded_gradient)), strict=True):
         np.testing.assert_allclose(padded, expected, rtol=1e-8, atol=1e-12)
-
-
-def test_initial_parameters_are_float32_in_double_precision(float64):
-    config = load("synthetic", "debug")
-    initial = models.build(config), load("hover", "debug")
-    shapes = jax.eval_shape(
-        lambda: (models.init_params(initial[0], config), hover.init_params(initial[1]))
-    )
-    assert {x.dtype for x in jax.tree.leaves(shapes)} == {np.dtype(np.float32)}
