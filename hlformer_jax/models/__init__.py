@@ -131,7 +131,10 @@ def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
 
 
 def init_params(model: Model, config: ConfigDict) -> Any:
-    """Return initial parameters, float32, which depend on the model and `config.seed`."""
+    """Return initial parameters, which depend on the model, `config.seed` and JAX's precision.
+
+    They are float32, or float64 with random numbers of their own with JAX_ENABLE_X64.
+    """
     key = derive_key(config.seed, "params")
     return project(model, _draw_params(model, key, zero_batch(config)))
 

@@ -457,7 +457,10 @@ def zero_nodes(config: ConfigDict) -> Nodes:
 
 
 def init_params(config: ConfigDict) -> Any:
-    """Return initial parameters, float32, which depend only on the configuration."""
+    """Return initial parameters, which depend only on the configuration and JAX's precision.
+
+    They are float32, or float64 with random numbers of their own with JAX_ENABLE_X64.
+    """
     key = derive_key(config.seed, "params")
     return _draw_params(build(config), key, zero_nodes(config))
 
