@@ -1,10 +1,11 @@
 """Reading of cues from subtitle files and from the subtitle tracks of videos.
 
 reader             reading of files and tracks, with limits
-formats, ttml      formats of files
+formats, ttml      formats of text files
+ebu_stl            EBU STL files
 text               markup and repetitions in texts
 charset            detection of a file's text encoding
-closed_captions    captions in the pictures of a video (CEA-608)
+closed_captions    captions in the pictures of a video and in Scenarist files (CEA-608)
 """
 
 from hlformer_jax.video.subtitles.reader import SUFFIXES, Subtitles, read_file, read_tracks

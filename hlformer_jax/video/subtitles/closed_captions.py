@@ -1,4 +1,4 @@
-"""Closed captions (CEA-608) in the pictures of broadcasts and DVDs.
+"""Closed captions (CEA-608) in the pictures of broadcasts and DVDs, and in Scenarist files (.scc).
 
 Captions are pairs of bytes in the packets of H.264, HEVC and MPEG-2, next to the picture, so no
 picture has to be decoded. FFmpeg decodes the pairs.
@@ -89,7 +89,43 @@ def pairs_of(data: bytes, mark: int = FIRST_FIELD, mask: int = 7) -> list[bytes]
     return [data[i + 1 : i + 3] for i in places if data[i] & mask == mark]
 
 
+_SCENARIST_LINE = re.compile(
+    r"(\d\d):([0-5]\d):([0-5]\d)([:.;,])([0-2]\d)\s+([0-9A-Fa-f]{4}(?:\s+[0-9A-Fa-f]{4})*)"
+)
+"""Time and pairs of a line; a semicolon or a comma marks drop-frame time."""
+
+
+def read_scenarist(text: str) -> tuple[list[Block], int]:
+    """Return the captions of the first channel in a Scenarist file, and the number of bad lines.
+
+    Lines have times in frames, 30,000 in 1,001 seconds, and a pair of bytes for each frame. Some
+    programs write bytes without their bits of parity, which the decoder checks. FFmpeg
+    reads the files too, but all pairs of a line at once, and times without dropped frames as if a
+    second had 30 frames.
+    """
+    pairs: list[tuple[float, bytes]] = []
+    skipped = 0
+    for line in text.split("\n"):
+        if not line.strip() or line.lstrip("\ufeff").lower().startswith("scenarist_scc"):
+            continue
+        match = _SCENARIST_LINE.fullmatch(line.strip())
+        if match is None:
+            skipped += 1
+            continue
+        hours, minutes, seconds, frames = (int(match[i]) for i in (1, 2, 3, 5))
+        minutes += 60 * hours
+        frames += 30 * (60 * minutes + seconds)
+        if match[4] in ";,":  # two numbers are left out each minute, but not each tenth minute
+            frames -= 2 * (minutes - minutes // 10)
+        pairs += [
+            ((frames + i) * _PICTURE_SECONDS, bytes.fromhex(pair).translate(_WITH_PARITY))
+            for i, pair in enumerate(match[6].split())
+        ]
+    return decode(pairs), skipped
+
+
 _WITHOUT_PARITY = bytes(value & 0x7F for value in range(256))
+_WITH_PARITY = bytes(value | 0x80 * (value.bit_count() % 2 == 0) for value in _WITHOUT_PARITY)
 
 _COMMANDS = 0x14, 0x15
 """First bytes of the commands of the first channel, by field; their second bytes follow."""

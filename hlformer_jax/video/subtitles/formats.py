@@ -34,12 +34,15 @@ def sniff(text: str, suffix: str) -> str:
       suffix: the suffix of the file.
 
     Returns:
-      "srt", "vtt", "sbv", "ass", "microdvd", "mpl2", "ttml" or "sami"; "" if it is none of these.
+      "srt", "vtt", "sbv", "ass", "microdvd", "mpl2", "ttml", "sami" or "scc"; "" if it is none of
+      these.
     """
     head = text[:4096].lstrip()
     lowered = head.lower()
     if lowered.startswith("webvtt"):
         return "vtt"
+    if lowered.startswith("scenarist_scc"):
+        return "scc"
     if lowered.startswith("<") or suffix in (".ttml", ".dfxp", ".xml", ".smi", ".sami"):
         if re.search(r"<sami\b|<sync\b", lowered):
             return "sami"

@@ -20,7 +20,7 @@ from hlformer_jax.video.clocks import Recordings, Shifts
 from hlformer_jax.video.faults import VideoError, fault, name_errors
 from hlformer_jax.video.packets import Timestamps, read_packets
 from hlformer_jax.video.read import Video, opened
-from hlformer_jax.video.subtitles import charset, closed_captions, formats, ttml
+from hlformer_jax.video.subtitles import charset, closed_captions, ebu_stl, formats, ttml
 from hlformer_jax.video.subtitles.text import (
     MAX_CUE_CHARACTERS,
     Block,
@@ -29,9 +29,7 @@ from hlformer_jax.video.subtitles.text import (
     merge_repeated,
 )  # fmt: skip
 
-SUFFIXES = frozenset(
-    {".srt", ".vtt", ".ass", ".ssa", ".sub", ".sbv", ".smi", ".sami", ".ttml", ".dfxp", ".itt"}
-)
+SUFFIXES = frozenset(".srt .vtt .ass .ssa .sub .sbv .smi .sami .ttml .dfxp .itt .scc .stl".split())
 """Suffixes of subtitle files, in lower case."""
 
 MAX_SUBTITLE_BYTES = 2**25
@@ -68,8 +66,8 @@ class Subtitles:
 def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
     """Read a subtitle file.
 
-    The formats are SubRip, WebVTT, SubStation Alpha, MicroDVD, MPL2, SubViewer, TTML and SAMI. The
-    content decides the format, or the suffix if the content is ambiguous.
+    The formats are SubRip, WebVTT, SubStation Alpha, MicroDVD, MPL2, SubViewer, TTML, SAMI, EBU
+    STL and Scenarist. The content decides the format, or the suffix if the content is ambiguous.
 
     Args:
       path: the subtitle file; a language code in its name (`a.ru.srt`) helps to detect its
@@ -89,6 +87,9 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
     if not content.strip(b"\x00 \r\n\t"):
         raise fault(path, "holds no cue: it is empty", "write it again, or delete it")
     _check_text(path, content)
+    if ebu_stl.is_ebu_stl(content):
+        parsed, encoding = ebu_stl.read_stl(content)
+        return _subtitles(path, "stl", encoding, parsed)
     text, encoding = charset.decode(content, _language(path))
     text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
     name = formats.sniff(text, path.suffix.lower())
@@ -97,12 +98,18 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
             raise fault(path, "is not text", "leave it out")
         what = "holds no cue: no line has the times of one in a format that is known"
         raise fault(path, what, "convert it to SubRip (.srt)")
-    parsed = _parse(name, text, video)
+    doubt = charset.doubt(content, encoding)
+    return _subtitles(path, name, encoding, _parse(name, text, video), doubt)
+
+
+def _subtitles(
+    path: Path, name: str, encoding: str, parsed: formats.Parsed, doubt: str = ""
+) -> Subtitles:
+    """Return the subtitles of a parsed file; a file without cues is an error."""
     cues, warnings = _finished(parsed.blocks, parsed.markup, parsed.skipped)
     if not cues:
         raise fault(path, f"holds no cue: {_reason(parsed)}", "write it again, or delete it")
-    if line := charset.doubt(content, encoding):
-        warnings += (line,)
+    warnings += (doubt,) if doubt else ()
     return Subtitles(tuple(cues), name, encoding, parsed.skipped, warnings)
 
 
@@ -141,6 +148,8 @@ def _is_binary(text: str) -> bool:
 def _parse(name: str, text: str, video: str | Path | None) -> formats.Parsed:
     if name == "microdvd":
         return formats.read_microdvd(text, lambda: _frame_rate(video))
+    if name == "scc":
+        return formats.Parsed(*closed_captions.read_scenarist(text), "ass")
     readers = {
         "srt": formats.read_srt,
         "vtt": formats.read_vtt,

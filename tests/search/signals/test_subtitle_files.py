@@ -94,7 +94,7 @@ def test_videos_of_one_stem_share_a_file():
 
 
 def test_pictures_and_unread_formats_are_named():
-    pictures, coded = ["a.idx", "a.sub", "b.en.sup"], ["a.scc", "b.mcc", "b.stl"]
+    pictures, coded = ["a.idx", "a.sub", "b.en.sup"], ["b.mcc"]
     matches = sidecars.match(
         sidecars.VideoNames(["a.mp4", "b.mp4"]),
         sidecars.subtitle_names([*pictures, *coded, "b.sub", "._b.srt"], SUFFIXES),

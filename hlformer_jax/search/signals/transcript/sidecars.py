@@ -20,8 +20,8 @@ from typing import NamedTuple
 from hlformer_jax.lazy import optional
 from hlformer_jax.text import caseless
 
-UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".stl", ".scc", ".mcc", ".pjs", ".usf"})
-"""Suffixes of subtitle files in formats that are not supported: pictures, binary or coded text."""
+UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".mcc", ".pjs", ".usf"})
+"""Suffixes of subtitle files in formats that are not supported, mostly pictures of text."""
 
 FOLDERS = frozenset({"sub", "subs", "subtitle", "subtitles"})
 """Names of folders beside videos in which subtitle files are looked for, folded."""
