@@ -133,7 +133,7 @@ def zero_batch(config: ConfigDict, videos: int = 1, captions: int = 1) -> Batch:
 def init_params(model: Model, config: ConfigDict) -> Any:
     """Return initial parameters, which depend on the model, `config.seed` and JAX's precision.
 
-    They are float32, or float64 with random numbers of their own with JAX_ENABLE_X64.
+    They are float32, or with JAX_ENABLE_X64 float64 and drawn from other random numbers.
     """
     key = derive_key(config.seed, "params")
     return project(model, _draw_params(model, key, zero_batch(config)))

@@ -265,6 +265,7 @@ class VideoEncoder(nn.Module):
             options.hidden_size,
             kernel_init=start,
             recurrent_kernel_init=start,
+            param_dtype=float,
             bias_init=start,
             name="recurrent",
         )
@@ -459,7 +460,7 @@ def zero_nodes(config: ConfigDict) -> Nodes:
 def init_params(config: ConfigDict) -> Any:
     """Return initial parameters, which depend only on the configuration and JAX's precision.
 
-    They are float32, or float64 with random numbers of their own with JAX_ENABLE_X64.
+    They are float32, or with JAX_ENABLE_X64 float64 and drawn from other random numbers.
     """
     key = derive_key(config.seed, "params")
     return _draw_params(build(config), key, zero_nodes(config))

@@ -200,6 +200,7 @@ class LorentzLinear(nn.Module):
             use_bias=False,
             precision=exact_precision(),
             kernel_init=INITIALISER,
+            param_dtype=float,
             name="dense",
         )
         z = _split_heads(linear(point), self.num_heads)

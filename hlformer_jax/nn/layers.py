@@ -1,8 +1,9 @@
 """Linen modules that the models share; each owns parameters and calls pure functions.
 
-Parameters are float32. As in the released code, weights are drawn from a normal distribution with
-standard deviation 0.02, biases start at 0 and the scales of norms at 1. Dense layers compute in
-`dtype`; normalisation, softmax and geometry always compute in float32.
+Parameters are float32, or float64 with JAX_ENABLE_X64. As in the released code, weights are drawn
+from a normal distribution with standard deviation 0.02, biases start at 0 and the scales of norms
+at 1. Dense layers compute in `dtype`; normalisation, softmax and geometry compute in float32 at
+least.
 
 The names of parameters matter: the released optimiser does not decay the parameters named in
 `UNDECAYED`, and torch_checkpoint/names.py maps the names in released checkpoints to these.
@@ -28,7 +29,7 @@ UNDECAYED = ("bias", "LayerNorm")
 """Names of parameters and of modules that do not decay."""
 
 
-def identity(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
+def identity(key: Array, shape: tuple[int, int], dtype: Any = float) -> Array:
     """Initialise a kernel as the identity."""
     del key
     return jnp.eye(*shape, dtype=dtype)

@@ -358,3 +358,14 @@ def test_padding_changes_neither_loss_nor_gradient(float64, name):
     np.testing.assert_allclose(padded_value, value, rtol=1e-12)
     for expected, padded in zip(*map(jax.tree.leaves, (gradient, padded_gradient)), strict=True):
         np.testing.assert_allclose(padded, expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.usefixtures("float64", "standard_promotion")  # the batch is float32
+def test_parameters_have_one_precision():
+    """JAX_ENABLE_X64 trains in float64; a step would return a mixture of precisions as float64."""
+    config = load("synthetic", "debug")
+    initial = models.build(config), load("hover", "debug")
+    shapes = jax.eval_shape(
+        lambda: (models.init_params(initial[0], config), hover.init_params(initial[1]))
+    )
+    assert {x.dtype for x in jax.tree.leaves(shapes)} == {np.dtype(np.float64)}
