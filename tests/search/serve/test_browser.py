@@ -203,6 +203,9 @@ def test_picture_query_lasts_until_its_filter_is_removed(page, tmp_path):
     page.get_by_role("button", name="Remove the filter like lilac.png").click()
     expect(page.locator("#status")).to_have_text("3 videos for “green”")
     expect(page.locator("#q")).to_be_focused()  # the chip is gone
+    page.evaluate("history.replaceState({ picture: 'lilac.png 8 1' }, '')")  # by a former version
+    page.reload()
+    expect(page.locator("#status")).to_have_text("3 videos for “green”")
 
 
 @pytest.mark.slow

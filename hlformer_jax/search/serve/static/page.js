@@ -653,9 +653,9 @@ $("copy").addEventListener("click", async () => {
   } catch { toast(text("link.address")); }
 });
 function restore() {    // shows the search of the address and of the history's entry
-  const key = history.state?.picture;
-  picture = pictures.get(key?.key) ?? null;
-  if (key && !picture) toast(text("picture.lost", { picture: printable(key.name) }));
+  const { key, name } = history.state?.picture ?? {};
+  picture = pictures.get(key) ?? null;
+  if (name && !picture) toast(text("picture.lost", { picture: printable(name) }));
   $("file").value = "";
   const given = new URLSearchParams(location.hash.slice(1));
   for (const name of FIELDS) {
