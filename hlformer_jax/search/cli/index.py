@@ -131,7 +131,7 @@ def watch(options: Options) -> None:
     precision = _choose_precision(index, encoder, options)
     for root in index.roots.values():
         terminal.show(f"watching {root} (Ctrl-C ends it)")
-    with _raising_at_ctrl_c() as interrupted:
+    with _ending_at_ctrl_c() as interrupted:
         changes = watch_folders.watch_changes(options.index, terminal.show)
         watch_folders.follow(
             options.index, encoder, options.settle, terminal.show,
@@ -142,7 +142,7 @@ def watch(options: Options) -> None:
 
 
 @contextlib.contextmanager
-def _raising_at_ctrl_c() -> Iterator[threading.Event]:
+def _ending_at_ctrl_c() -> Iterator[threading.Event]:
     """End the block at Ctrl-C.
 
     Yields:
@@ -155,15 +155,17 @@ def _raising_at_ctrl_c() -> Iterator[threading.Event]:
         interrupted.set()
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # a shell's background jobs ignore Ctrl-C
+    # A shell's background jobs ignore Ctrl-C.
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield interrupted
     except KeyboardInterrupt:
         pass
     finally:
-        signal.signal(signal.SIGINT, before)
+        if is_default:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def prepare_index(

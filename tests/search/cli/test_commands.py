@@ -1,12 +1,14 @@
 """Errors, streams and outputs of all commands, on films that need no FFmpeg."""
 
 import errno
+import gc
 import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import archive
@@ -18,7 +20,7 @@ from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli.commands import COMMANDS
 from hlformer_jax.search.cli.options import seed
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest import extract, watch
+from hlformer_jax.search.ingest import extract
 
 
 def test_only_compiling_commands_keep_programs(search, index, keep_programs_calls):
@@ -120,20 +122,26 @@ def test_ctrl_c_prints_one_line(ask, films, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_ctrl_c_during_a_finalizer_ends_watch(ask, monkeypatch):
-    class Finalized:
-        def __del__(self):
+def test_ctrl_c_during_garbage_collection_ends_watch(ask):
+    handler, phases = signal.getsignal(signal.SIGINT), []
+
+    def interrupt_once(phase, info):  # Python ignores its KeyboardInterrupt
+        if not phases and signal.getsignal(signal.SIGINT) is not handler:  # watch has begun
+            phases.append(phase)
             signal.raise_signal(signal.SIGINT)
 
-    def changes(directory, report):
-        Finalized()  # Python ignores its KeyboardInterrupt
-        for _ in range(3):
-            yield ()
-        pytest.fail("Ctrl-C did not end the command")
-
-    handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(watch, "watch_changes", changes)
-    done = ask("watch", "--workers=0")
+    too_late = threading.Timer(60, os.kill, (os.getpid(), signal.SIGINT))
+    too_late.start()
+    gc.callbacks.append(interrupt_once)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20)  # objects between two collections, so that one begins at once
+    try:
+        done = ask("watch", "--workers=0")
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(interrupt_once)
+    assert phases and too_late.is_alive(), done
+    too_late.cancel()
     assert done.status == 0 and done.out.endswith("\nstopped\n"), done
     assert signal.getsignal(signal.SIGINT) is handler
 
