@@ -133,8 +133,8 @@ def lorentz_horospherical(
     across2 = dot(across, across)[..., None]
     tau = jnp.sqrt(1 + dot(x, x))[..., None]
     # b_i = τ − x_i, where (τ − x_i)(τ + x_i) is one plus the squares of all other coordinates.
-    others = precise_matmul(along * along, 1 - jnp.eye(count, dtype=x.dtype))
-    rest = (1 + across2 + others) / (tau + jnp.abs(along))
+    other_squares = precise_matmul(along * along, 1 - jnp.eye(count, dtype=x.dtype))
+    rest = (1 + across2 + other_squares) / (tau + jnp.abs(along))
     exponentials = jnp.where(along > 0, rest, tau - along)
     spine = exponentials if count == 1 else tau - jnp.sum(along, axis=-1, keepdims=True)
     length = safe_sqrt(spine * spine + (count - 1) * across2)

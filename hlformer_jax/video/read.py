@@ -393,7 +393,7 @@ class Clock:
         return time
 
     def _is_delayed(self, stamp: int | None) -> bool:
-        """Return whether the packet of a frame was sent before that of the frame shown before it.
+        """Return whether the packet of a frame was sent before the packet of the last frame.
 
         After a gap in the reception, decoders return some frames of both sides alternately.
         """
