@@ -16,6 +16,7 @@ from av.stream import Discard
 from hlformer_jax.video.clocks import Recordings
 from hlformer_jax.video.packets import Timestamps, read_packets
 from hlformer_jax.video.read import opened
+from hlformer_jax.video.subtitles.formats import count_frames
 from hlformer_jax.video.subtitles.text import Block
 
 CODECS = frozenset({"h264", "hevc", "mpeg2video"})
@@ -99,9 +100,9 @@ def read_scenarist(text: str) -> tuple[list[Block], int]:
     """Return the captions of the first channel in a Scenarist file, and the number of bad lines.
 
     Lines have times in frames, 30,000 in 1,001 seconds, and a pair of bytes for each frame. Some
-    programs write bytes without their bits of parity, which the decoder checks. FFmpeg
-    reads the files too, but all pairs of a line at once, and times without dropped frames as if a
-    second had 30 frames.
+    programs write bytes without their bits of parity, which the decoder checks. FFmpeg reads the
+    files too, but all pairs of a line at once, and times without dropped frames as if a second had
+    30 frames.
     """
     pairs: list[tuple[float, bytes]] = []
     skipped = 0
@@ -113,12 +114,10 @@ def read_scenarist(text: str) -> tuple[list[Block], int]:
             skipped += 1
             continue
         hours, minutes, seconds, frames = (int(match[i]) for i in (1, 2, 3, 5))
-        minutes += 60 * hours
-        frames += 30 * (60 * minutes + seconds)
-        if match[4] in ";,":  # two numbers are left out each minute, but not each tenth minute
-            frames -= 2 * (minutes - minutes // 10)
+        seconds += 3600 * hours + 60 * minutes
+        first = count_frames(seconds, frames, 30, is_drop_frame=match[4] in ";,")
         pairs += [
-            ((frames + i) * _PICTURE_SECONDS, bytes.fromhex(pair).translate(_WITH_PARITY))
+            ((first + i) * _PICTURE_SECONDS, bytes.fromhex(pair).translate(_WITH_PARITY))
             for i, pair in enumerate(match[6].split())
         ]
     return decode(pairs), skipped

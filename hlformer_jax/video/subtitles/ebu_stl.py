@@ -8,7 +8,7 @@ import re
 import struct
 import unicodedata
 
-from hlformer_jax.video.subtitles.formats import Parsed
+from hlformer_jax.video.subtitles.formats import Parsed, count_frames
 from hlformer_jax.video.subtitles.text import Block
 
 _HEADER_BYTES, _BLOCK_BYTES = 1024, 128
@@ -90,7 +90,7 @@ def _seconds(code: list[int], rate: float) -> float | None:
     hours, minutes, seconds, frames = code
     if hours > 23 or minutes > 59 or seconds > 59 or frames >= round(rate):
         return None
-    return ((3600 * hours + 60 * minutes + seconds) * round(rate) + frames) / rate
+    return count_frames(3600 * hours + 60 * minutes + seconds, frames, round(rate)) / rate
 
 
 def _decode(field: bytes, encoding: str) -> str:

@@ -103,6 +103,19 @@ def seconds(time: str) -> float:
     return sign * (total + int(part or 0) / 10 ** len(part))
 
 
+def count_frames(seconds: float, frames: float, rate: float, is_drop_frame: bool = False) -> float:
+    """Return the number of the frame with an SMPTE timecode.
+
+    Args:
+      seconds: hours, minutes and seconds of the timecode, in seconds.
+      frames: its frames.
+      rate: numbers counted in a second.
+      is_drop_frame: whether two numbers of each minute are left out, except of each tenth.
+    """
+    minutes = int(seconds // 60) if is_drop_frame else 0
+    return seconds * rate + frames - 2 * (minutes - minutes // 10)
+
+
 def _arrow_times(line: str) -> re.Match[str] | None:
     if ">" not in line and "\u2192" not in line and "&gt;" not in line:
         return None

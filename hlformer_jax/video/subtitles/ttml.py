@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 
-from hlformer_jax.video.subtitles.formats import Parsed, attributes, pieces, seconds
+from hlformer_jax.video.subtitles.formats import Parsed, attributes, count_frames, pieces, seconds
 from hlformer_jax.video.subtitles.text import Block
 
 
@@ -63,12 +63,11 @@ class _Clock:
         frames = int(clock[2] or 0) + int(clock[3] or 0) / self.sub_frame_rate
         if not self.counts_frames:
             return total + frames / self.frame_rate
-        minutes = int(total // 60)
-        if self.drop_mode == "dropNTSC":  # 2 numbers of each minute are left out, but of the tenth
-            frames -= 2 * (minutes - minutes // 10)
-        elif self.drop_mode == "dropPAL":
+        if self.drop_mode == "dropPAL":
+            minutes = int(total // 60)
             frames -= 4 * (minutes // 2 - minutes // 20)
-        return (total * self.counted_rate + frames) / self.frame_rate
+        is_drop_frame = self.drop_mode == "dropNTSC"
+        return count_frames(total, frames, self.counted_rate, is_drop_frame) / self.frame_rate
 
 
 class _Element:
