@@ -31,7 +31,7 @@ def suggestion(name: object, names: Iterable[str]) -> str:
 def shown(value: Any) -> str:
     """Return a value as text for a message, at most 60 characters on one line."""
     try:
-        text = repr(value)
+        text = " ".join(line.strip() for line in repr(value).splitlines())
     except (RecursionError, ValueError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -22,6 +22,7 @@ from ml_collections import ConfigDict, config_flags
 from hlformer_jax import cli, terminal
 from hlformer_jax.errors import UserError, describe
 from hlformer_jax.sweep import Run, choose, expand, mark_given, share, task_of_array
+from hlformer_jax.text import counted
 
 CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -123,8 +124,8 @@ def perform(
     except (UserError, OSError) as error:
         return cli.fail(describe(error))
     if failures:
-        count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
-        return cli.fail(f"{count} of {len(mine)} failed; run the same command to try them again")
+        count = f"{counted(len(failures), 'run')} of {len(mine)}"
+        return cli.fail(f"{count} failed; run the same command to try them again")
     return 0
 
 

@@ -50,7 +50,7 @@ from hlformer_jax.search.ingest.decoding import (
 )
 from hlformer_jax.search.ingest.precision import resolve_precision, set_precision
 from hlformer_jax.search.signals.transcript import transcripts
-from hlformer_jax.text import caseless
+from hlformer_jax.text import caseless, counted
 
 
 class Progress(NamedTuple):
@@ -136,7 +136,7 @@ def remove_videos(index: Index, videos: Collection[str]) -> str:
     indexed, total = sum(removed), sum(record.indexed for record in before.values())
     failed = len(removed) - indexed
     counts = [f"{indexed} of {total} videos"] if indexed or not failed else []
-    counts += [f"{failed} failed file{'s' if failed > 1 else ''}"] if failed else []
+    counts += [counted(failed, "failed file")] if failed else []
     return f"removed {' and '.join(counts)}"
 
 

@@ -12,7 +12,7 @@ from hlformer_jax.errors import QueryError, SearchError
 from hlformer_jax.search import times
 from hlformer_jax.search.signals import SIGNALS
 from hlformer_jax.search.times import When
-from hlformer_jax.text import legible, suggestion
+from hlformer_jax.text import legible, shown, suggestion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +181,8 @@ _TYPES: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
 
 
 def _type_error(name: str, value: Any, type_name: str) -> QueryError:
-    shown = " ".join(repr(value).split())[:100]
-    return QueryError(f"{{{name}}} is {{value}}: give {type_name}", field=name, value=shown)
+    line = f"{{{name}}} is {{value}}: give {type_name}"
+    return QueryError(line, field=name, value=shown(value))
 
 
 def _strings(name: str, strings: Iterable[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from hlformer_jax.search.index.disk import find_disk_problem
 from hlformer_jax.search.signals.postgres import StoreRanker
 from hlformer_jax.search.signals.protocol import Scope, Signal
 from hlformer_jax.search.signals.visual import VisualSignal
-from hlformer_jax.text import legible
+from hlformer_jax.text import counted, legible
 
 
 @dataclasses.dataclass
@@ -150,7 +150,7 @@ def _why_empty(index: Index) -> str:
     failed = {name: record.reason for name, record in index.videos.items() if not record.indexed}
     if failed:
         name, reason = min(failed.items())
-        count = f"{len(failed)} file{'s' if len(failed) > 1 else ''}"
+        count = counted(len(failed), "file")
         return f"{count} could not be read, for example {legible(name)!r} ({reason})"
     if unlisted := index.unlisted:
         return f"the last indexing run reported {unlisted[0]}"

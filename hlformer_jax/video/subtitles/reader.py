@@ -16,6 +16,7 @@ import av
 from av.stream import Discard
 
 from hlformer_jax import files
+from hlformer_jax.text import counted
 from hlformer_jax.video.clocks import Recordings, Shifts
 from hlformer_jax.video.faults import VideoError, fault, name_errors
 from hlformer_jax.video.packets import Timestamps, read_packets
@@ -185,11 +186,11 @@ def _finished(
     cues = sorted(merge_repeated(_timed(usable, markup)))
     warnings = []
     if skipped:
-        warnings.append(f"{_counted(skipped, 'block')} could not be read")
+        warnings.append(f"{counted(skipped, 'block')} could not be read")
     if cut:
-        warnings.append(f"{_counted(cut, 'cue')} cut to {MAX_CUE_CHARACTERS:,} characters")
+        warnings.append(f"{counted(cut, 'cue')} cut to {MAX_CUE_CHARACTERS:,} characters")
     if left_out:
-        warnings.append(f"{_counted(left_out, 'cue')} left out: only {MAX_CUES:,} are read")
+        warnings.append(f"{counted(left_out, 'cue')} left out: only {MAX_CUES:,} are read")
     return cues, tuple(warnings)
 
 
@@ -212,14 +213,10 @@ def _timed(blocks: Sequence[Block], markup: str) -> Iterator[tuple[float, float,
 
 def _reason(parsed: formats.Parsed) -> str:
     if parsed.skipped and not parsed.blocks:
-        return f"{_counted(parsed.skipped, 'block')} could not be read"
+        return f"{counted(parsed.skipped, 'block')} could not be read"
     if any(block.text.strip() for block in parsed.blocks):
         return "its cues show pictures or drawings, not text"
     return "its cues have no text"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 # Tracks in a container
