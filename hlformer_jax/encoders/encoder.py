@@ -226,8 +226,8 @@ class ImageTextEncoder(TextEncoder):
     def preferred_precision(self) -> str:
         """The precision to encode images in if none is given.
 
-        It is bfloat16 if the weights were loaded in it, or if images are encoded by OpenVINO on a
-        CPU that has instructions for bfloat16, otherwise float32.
+        It is bfloat16 if the weights were loaded in it, or if images are encoded on a CPU that has
+        instructions for bfloat16, otherwise float32.
         """
         is_rounded = self.dtype == "bfloat16" or (_is_on_cpu() and cpu.has_bfloat16())
         return "bfloat16" if is_rounded else "float32"
@@ -239,10 +239,7 @@ class ImageTextEncoder(TextEncoder):
 
     @property
     def lacks_openvino(self) -> bool:
-        """True if OpenVINO would encode the images, but is not installed.
-
-        False in bfloat16, because without OpenVINO it is not known whether it suits the CPU.
-        """
+        """True if OpenVINO would encode the images, but is not installed."""
         return self._suits_openvino and not cpu.is_installed()
 
     @property

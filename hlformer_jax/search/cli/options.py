@@ -143,8 +143,8 @@ WORKERS = option(
 TIMEOUT = option("--timeout", "time limit for decoding one video, in seconds (default: 120 plus ten"
                  " times its length)", type=float, metavar="SECONDS")  # fmt: skip
 PRECISION = option("--precision", "precision in which images are encoded: float32, bfloat16 or int8"
-                   " (default: the precision of the latest images; for a new index bfloat16 with"
-                   " OpenVINO on a CPU with bfloat16 instructions, otherwise float32)",
+                   " (default: the precision of the latest images; for a new index bfloat16 on"
+                   " a CPU with bfloat16 instructions, otherwise float32)",
                    choices=IMAGE_PRECISIONS)  # fmt: skip
 WORK = (
     WORKERS,
