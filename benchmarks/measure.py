@@ -28,6 +28,7 @@ from hlformer_jax.data.sources.protocol import SPLITS
 from hlformer_jax.data.sources.released.layouts import Collection
 from hlformer_jax.data.sources.synthetic import Corpus, is_synthetic, write_corpus
 from hlformer_jax.data.split import Split
+from hlformer_jax.ops import products
 from hlformer_jax.typing import Batch
 
 PROGRESS_SECONDS = 5
@@ -174,7 +175,7 @@ def ceilings(dtype: DTypeLike = "float32") -> Ceilings:
 def _matrix_rate(dtype: str) -> float:
     """Return the operations per second of matrix products that fill the device.
 
-    float32 has the precision of this package's products. The factors are random, because zeros
+    The products are computed like those of this package. The factors are random, because zeros
     would be faster.
     """
     device = jax.local_devices()[0]
@@ -185,7 +186,9 @@ def _matrix_rate(dtype: str) -> float:
         matrix = jax.random.normal(key, (size, size), jnp.dtype(dtype))
         # Scaled to about 1 after every product, so that no product over- or underflows.
         matrix = matrix / jnp.asarray(math.sqrt(size), matrix.dtype)
-        product = jax.jit(lambda x, y: functools.reduce(lambda x, _: x @ y, range(times), x))
+        product = jax.jit(
+            lambda x, y: functools.reduce(lambda x, _: products.matmul(x, y), range(times), x)
+        )
         best = min(timed(product, matrix, matrix, repeats=5, seconds=1.0).low for _ in range(2))
     return 2 * size**3 * times / best
 
