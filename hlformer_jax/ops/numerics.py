@@ -804,7 +804,6 @@ def _replace_near(
     count = by_product.size
     capacity = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)
     x, y, c = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), c.reshape(-1)
-    flat_near = is_near.reshape(-1)
 
     @jax.checkpoint
     def pair_values(row: Array, column: Array) -> Array:
@@ -815,9 +814,9 @@ def _replace_near(
 
     @jax.checkpoint
     def replace_listed(by_product: jax.Array) -> jax.Array:
-        (pair,) = jnp.nonzero(flat_near, size=capacity, fill_value=count)
+        (pair,) = jnp.nonzero(is_near.reshape(-1), size=capacity, fill_value=count)
         values = pair_values(pair // columns, pair % columns)
-        return by_product.at[pair].set(values, mode="drop")
+        return by_product.reshape(-1).at[pair].set(values, mode="drop").reshape(shape)
 
     @jax.checkpoint
     def replace_by_rows(by_product: jax.Array) -> jax.Array:
@@ -825,16 +824,16 @@ def _replace_near(
             return pair_values(jnp.full(columns, row), jnp.arange(columns))
 
         values = jax.lax.map(row_values, jnp.arange(len(x)))
-        return jnp.where(flat_near, values.reshape(-1), by_product)
+        return jnp.where(is_near, values.reshape(shape), by_product)
 
-    by_product = by_product.reshape(-1)
     if capacity == count:
         pair = jnp.arange(count)
         values = pair_values(pair // columns, pair % columns)
-        return jnp.where(flat_near, values, by_product).reshape(shape)
-    near_count = jnp.sum(flat_near, dtype=jnp.int32)
+        return jnp.where(is_near, values.reshape(shape), by_product)
+    near_count = jnp.sum(is_near, dtype=jnp.int32)
     case = jnp.where(near_count == 0, 0, jnp.where(near_count <= capacity, 1, 2))
     if count > jnp.iinfo(jnp.int32).max:  # the number and the indices of near pairs overflow
-        case, replace_listed = jnp.where(jnp.any(flat_near), 2, 0), replace_by_rows
+        case, replace_listed = jnp.where(jnp.any(is_near), 2, 0), replace_by_rows
     branches = (lambda values: values), replace_listed, replace_by_rows
-    return jax.lax.switch(case, branches, by_product).reshape(shape)
+    # The values stay in rows: XLA's code for a CPU divides to find the row in a flat array.
+    return jax.lax.switch(case, branches, by_product)
