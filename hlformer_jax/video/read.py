@@ -264,9 +264,11 @@ def _read_tagged_length(stream: VideoStream) -> float:
 
 def _mean_rate(stream: VideoStream) -> Fraction | None:
     """Return the frames a second on average; None if the file states no plausible rate."""
-    # FFmpeg takes the clock of raw DV, 60,000 ticks a second, for its average rate.
+    # If the number of frames is not stated, FFmpeg takes the clock for the rate: 60,000 ticks a
+    # second in raw DV, 1,000 in Matroska. If it is stated, as in MP4, slow motion has such rates.
+    highest = 1 / (stream.time_base or 1) if stream.frames > 1 else 999
     for rate in (stream.average_rate, stream.guessed_rate, stream.base_rate):
-        if rate and Fraction(1, 1000) < rate < 1000:
+        if rate and Fraction(1, 1000) < rate <= highest:
             return rate
     return None
 
