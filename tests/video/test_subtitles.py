@@ -205,9 +205,15 @@ ROW, LANGUAGE = (0x14, 0x70), (0x1C, 0x29)
             [(0x15, 0x25), (0x15, 0x2D), ROW, "ONE", 60, (0x15, 0x2C), 30, (0x15, 0x2D), "TWO", 60],
             [(2, 68, "ONE"), (100, 163, "TWO")],
         ),
+        (  # nothing erases the captions that are painted over
+            [PAINT, ROW, "FIRST", 60, PAINT, ROW, "TWO", 60, ROW, "3", 60],
+            [(0, 69, "FIRST"), (69, 133, "TWO"), (133, 196, "3")],
+        ),
         ([90], []),
     ],
-    ids=["loaded", "rolled up", "painted", "second channel", "second field", "empty"],
+    ids=[
+        "loaded", "rolled up", "painted", "second channel", "second field", "painted over", "empty",
+    ],
 )  # fmt: skip
 def test_captions_follow_the_times_of_their_commands(parts, expected):
     pairs = [(10 + i / 30, pair) for i, pair in enumerate(caption_pairs(*parts))]
