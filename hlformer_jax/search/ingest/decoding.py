@@ -450,8 +450,6 @@ def _read_subtitles(
     except Exception as error:  # on a damaged file, decoders raise nearly anything
         return transcripts.SubtitleResult(task, (), *_describe_failure(error, path, "subtitles"))
     problem = "; ".join(map(str, getattr(read, "warnings", ())))
-    if video is not None and not cues:
-        problem = problem or "it has no cues"
     return transcripts.SubtitleResult(task, cues, problem, is_final=True)
 
 

@@ -93,6 +93,13 @@ def test_videos_of_one_stem_share_a_file():
     assert owner(["a.mp4", "a.mkv"], "a.en.srt") == (["a.mkv", "a.mp4"], "")
 
 
+def test_xml_without_a_video_is_not_named():
+    names = sidecars.VideoNames(["a.mp4"])
+    files = ["a.xml", "a.de.xml", "a.meta.xml", "b.xml"]
+    matches = sidecars.match(names, files, frozenset({".xml"}))
+    assert matches.of_video == {"a.mp4": ["a.de.xml", "a.xml"]} and not matches.left_out
+
+
 def test_pictures_and_unread_formats_are_named():
     pictures, coded = ["a.idx", "a.sub", "b.en.sup"], ["b.mcc"]
     matches = sidecars.match(
