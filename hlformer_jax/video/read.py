@@ -229,6 +229,9 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
     if (is_programme or not size(stream)) and encrypted_share(path, stream) > MAX_NOISE_SHARE:
         raise fault(path, *ENCRYPTED)
     if not size(stream):
+        if stream.codec_context.name == "webp":
+            what = "is an animated WebP, which FFmpeg cannot decode"
+            raise fault(path, what, "convert it to GIF or MP4")
         what = "holds no frame that can be decoded, or absurdly large ones"
         raise fault(path, what, "copy it again")
     return stream

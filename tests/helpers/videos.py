@@ -11,6 +11,7 @@ from typing import NamedTuple
 import av
 import numpy as np
 from av.stream import Disposition
+from PIL import Image
 
 from hlformer_jax import video
 
@@ -517,6 +518,13 @@ def encrypted_dvd(folder):
     return path
 
 
+def animated_webp(folder):
+    pictures = [Image.fromarray(noisy(number)) for number in range(3)]
+    path = folder / "a.webp"
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=100)
+    return path
+
+
 def playlist(name, content):
     """Make a playlist of a video beside it, which FFmpeg would follow."""
 
@@ -574,6 +582,7 @@ REFUSED = {
     "sound and no picture": (sound_and_no_picture, "holds sound and a video track without a frame"),
     "unknown codec": (unknown_codec, "codec that FFmpeg cannot decode"),
     "frames of noise": (frames_of_noise, "can be decoded"),
+    "animated WebP": (animated_webp, "is an animated WebP"),
     "absurd size": (file_stating_side(15_000), "15000 x 15000 pixels"),
     "size beyond FFmpeg's": (file_stating_side(40_000), "can be decoded, or absurdly large ones"),
     "pipe": (pipe, "pipe, socket or device"),
