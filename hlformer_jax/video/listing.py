@@ -12,9 +12,9 @@ from hlformer_jax.video import subtitles
 from hlformer_jax.video.faults import explain, fault, name_errors
 
 VIDEO_SUFFIXES = frozenset(
-    ".3g2 .3gp .amv .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2 .mjpeg"
-    " .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod .ts .vob"
-    " .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
+    ".3g2 .3gp .amv .apng .asf .avi .divx .dv .f4v .flv .gif .ivf .m1v .m2p .m2ts .m2v .m4v .mj2"
+    " .mjpeg .mkv .mov .mp4 .mpe .mpeg .mpg .mpv .mts .mxf .nut .obu .ogm .ogv .qt .rm .rmvb .tod"
+    " .ts .vob .vro .webm .wmv .wtv .y4m .h264 .264 .h265 .265 .hevc".split()
 )
 """Suffixes of videos. A file with one is a video even if it is damaged, so that it is reported."""
 

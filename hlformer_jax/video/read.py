@@ -32,6 +32,12 @@ from jaxtyping import UInt8
 from hlformer_jax.errors import is_of_disk
 from hlformer_jax.video.clocks import DISORDER, Recording, find_recordings
 from hlformer_jax.video.dates import recording_time
+from hlformer_jax.video.encryption import (
+    ENCRYPTED,
+    MAX_NOISE_SHARE,
+    encrypted_share,
+    is_encrypted,
+)
 from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors, until_damage
 from hlformer_jax.video.packets import (
     LONGEST_GAP,
@@ -141,6 +147,8 @@ def opened(path: str | Path) -> Iterator[Video]:
                 what = "has no index (moov): its recording or copying was not finished"
                 advice = "copy it again, or repair it with a tool such as untrunc"
                 raise fault(path, what, advice) from error
+            if _index_holds(path, b"encv"):  # FFmpeg does not know some kinds of encryption
+                raise fault(path, *ENCRYPTED) from error
             raise
         with container:
             stream = _choose(path, container)
@@ -217,7 +225,13 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
 
     stream = max(decodable, key=preference)
     check_size(path, stream.codec_context.width, stream.codec_context.height)
+    is_programme = container.format.name == "mpeg"
+    if (is_programme or not size(stream)) and encrypted_share(path, stream) > MAX_NOISE_SHARE:
+        raise fault(path, *ENCRYPTED)
     if not size(stream):
+        if stream.codec_context.name == "webp":
+            what = "is an animated WebP, which FFmpeg cannot decode"
+            raise fault(path, what, "convert it to GIF or MP4")
         what = "holds no frame that can be decoded, or absurdly large ones"
         raise fault(path, what, "copy it again")
     return stream
@@ -264,9 +278,11 @@ def _read_tagged_length(stream: VideoStream) -> float:
 
 def _mean_rate(stream: VideoStream) -> Fraction | None:
     """Return the frames a second on average; None if the file states no plausible rate."""
-    # FFmpeg takes the clock of raw DV, 60,000 ticks a second, for its average rate.
+    # If the number of frames is not stated, FFmpeg takes the clock for the rate: 60,000 ticks a
+    # second in raw DV, 1,000 in Matroska. If it is stated, as in MP4, slow motion has such rates.
+    highest = 1 / (stream.time_base or 1) if stream.frames > 1 else 999
     for rate in (stream.average_rate, stream.guessed_rate, stream.base_rate):
-        if rate and Fraction(1, 1000) < rate < 1000:
+        if rate and Fraction(1, 1000) < rate <= highest:
             return rate
     return None
 
@@ -284,16 +300,19 @@ def _lacks_index(path: Path) -> bool:
 def _is_initialisation(path: Path) -> bool:
     """Return whether a file is MP4 that announces fragments (`mvex`) and has no frame."""
     boxes = dict(_boxes(path))
-    index = boxes.get(b"moov")
-    if index is None or b"moof" in boxes or b"mdat" in boxes:
-        return False
+    return not {b"moof", b"mdat"} & boxes.keys() and _index_holds(path, b"mvex")
+
+
+def _index_holds(path: Path, name: bytes) -> bool:
+    """Return whether the index (`moov`) of an MP4 file has a box."""
+    place, size = dict(_boxes(path)).get(b"moov", (0, 0))
     with open(path, "rb") as file:
-        file.seek(index[0])
-        return b"mvex" in file.read(min(index[1], _MAX_INDEX_BYTES))
+        file.seek(place)
+        return name in file.read(min(size, _MAX_INDEX_BYTES))
 
 
 _MAX_INDEX_BYTES = 2**20
-"""Number of bytes of an index in which the announcement of fragments is looked for."""
+"""Number of bytes of an index in which a box is looked for."""
 
 _MAX_BOXES = 1000
 
@@ -453,6 +472,7 @@ class Decoder:
         self.clock = Clock(video, sought is not None)
         self.packets = 0  # number of packets read
         self.damaged = 0  # number of these packets that could not be decoded
+        self.encrypted = 0  # number of these packets that are encrypted
         self.frames = 0  # number of frames that were decoded and not dropped by the clock
         self.stopped = ""  # why reading ended before the end of the file
         self._video = video
@@ -475,6 +495,9 @@ class Decoder:
         context = self._video.stream.codec_context
         for packet, is_needed in self._plan():
             if packet is not None:
+                if is_encrypted(packet):  # it would be decoded to noise
+                    self.encrypted += 1
+                    continue
                 if self._alone and not is_needed:
                     continue
                 if self._is_needed is not None:
@@ -505,6 +528,8 @@ class Decoder:
         if self.frames:
             return
         path = self._video.path
+        if self.encrypted or encrypted_share(path, self._video.stream):
+            raise fault(path, *ENCRYPTED)
         if self.packets:
             what = f"has {self.packets} frames or parts of them, but none can be decoded"
             raise fault(path, what, "copy it again, or try it in a player")
@@ -523,11 +548,14 @@ class Decoder:
         # Matroska states one length for all tracks, and most programs add a tag to each track.
         stated = min(float(has_length and video.end or 0), _read_tagged_length(video.stream))
         end = float(self.clock.end)
+        share = encrypted_share(video.path, video.stream)
         early = stated - end > max(1, _MAX_MISSING_SHARE * stated)
         faults = [
             f"its reading stopped at {end:.1f} s ({self.stopped})" if self.stopped else "",
             f"it ends at {end:.1f} s of the {stated:.1f} s it states" if early else "",
             f"{self.damaged} of its {self.packets} packets are damaged" if self.damaged else "",
+            f"{self.encrypted} of its {self.packets} packets are encrypted" * bool(self.encrypted),
+            f"{max(100 * share, 1):.0f} % of its packets are encrypted" if share else "",
             f"its timestamps jump {self.clock.jumps} times" if self.clock.jumps else "",
             f"{wrong} packets have wrong timestamps" if (wrong := self._timestamps.wrong) else "",
             f"{self.clock.disordered} frames come too late" if self.clock.disordered else "",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import av
 import numpy as np
 from av.stream import Disposition
+from PIL import Image
 
 from hlformer_jax import video
 
@@ -471,6 +472,59 @@ def jump_ahead(folder):
     return ordinary(folder, "a.mkv", times=times, frames=36)
 
 
+def encrypted_mp4(folder):
+    """Write an MP4 with the encryption of streaming services, which `encv` announces."""
+    muxer = {f"encryption_{name}": 16 * "1f" for name in ("key", "kid")}
+    return ordinary(folder, muxer={"encryption_scheme": "cenc-aes-ctr", **muxer})
+
+
+def unknown_encryption(folder):
+    """Write an MP4 with an encryption whose data FFmpeg cannot read."""
+    path = encrypted_mp4(folder)
+    content = path.read_bytes()
+    place = content.index(b"senc") + 11  # the number of its entries
+    path.write_bytes(content[:place] + bytes([content[place] + 1]) + content[place + 1 :])
+    return path
+
+
+def encrypted_transport_stream(share):
+    """Make a transport stream whose pictures are encrypted at its end, as by pay television."""
+
+    def make(folder):
+        path = ordinary(folder, "a.ts", paint=noisy)
+        content = bytearray(path.read_bytes())
+        for place in range(round((1 - share) * len(content) / 188) * 188, len(content), 188):
+            is_picture = int.from_bytes(content[place + 1 : place + 3], "big") & 0x1FFF == 256
+            if is_picture and content[place + 3] & 0x10:
+                first = place + 4 + (content[place + 3] >> 5 & 1) * (1 + content[place + 4])
+                content[place + 3] |= 0x80
+                content[first : place + 188] = bytes(range(7, 7 + place + 188 - first))
+        path.write_bytes(bytes(content))
+        return path
+
+    return make
+
+
+def encrypted_dvd(folder):
+    """Write a programme stream of which every second sector is encrypted, as on DVDs."""
+    path = ordinary(folder, "a.vob", codec="mpeg2video", rate=25, frames=38, paint=noisy)
+    content = bytearray(path.read_bytes())
+    for place in range(0, len(content), 4096):
+        packet = place + 14 + (content[place + 13] & 7)
+        if content[packet : packet + 4] == b"\0\0\1\xe0":
+            content[packet + 6] |= 0x10
+            content[place + 128 : place + 2048] = np.random.default_rng(place).bytes(1920)
+    path.write_bytes(bytes(content))
+    return path
+
+
+def animated_webp(folder):
+    pictures = [Image.fromarray(noisy(number)) for number in range(3)]
+    path = folder / "a.webp"
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=100)
+    return path
+
+
 def playlist(name, content):
     """Make a playlist of a video beside it, which FFmpeg would follow."""
 
@@ -520,10 +574,15 @@ REFUSED = {
     "sound alone": (sound_alone, "sound alone"),
     "song with a cover": (song_with_a_cover, "sound alone"),
     "no frame": (no_frame, "holds no frame"),
+    "encrypted MP4": (encrypted_mp4, "is encrypted"),
+    "encryption unknown to FFmpeg": (unknown_encryption, "is encrypted"),
+    "pay television": (encrypted_transport_stream(1), "is encrypted"),
+    "copy-protected DVD": (encrypted_dvd, "is encrypted"),
     "initialisation segment": (initialisation, "is the initialisation segment of a stream"),
     "sound and no picture": (sound_and_no_picture, "holds sound and a video track without a frame"),
     "unknown codec": (unknown_codec, "codec that FFmpeg cannot decode"),
     "frames of noise": (frames_of_noise, "can be decoded"),
+    "animated WebP": (animated_webp, "is an animated WebP"),
     "absurd size": (file_stating_side(15_000), "15000 x 15000 pixels"),
     "size beyond FFmpeg's": (file_stating_side(40_000), "can be decoded, or absurdly large ones"),
     "pipe": (pipe, "pipe, socket or device"),
@@ -544,6 +603,9 @@ USED = {
     "FLV that is cut off": (cut_off("flv", codec="flv", paint=noisy), (1.2, 2.4), "ends at"),
     "damaged in the middle": (damaged, (3, 3.3), r"of its 38 packets are damaged|^$"),
     "two recordings in one": (two_recordings, (5.9, 6.1), "timestamps jump 1 times"),
+    "pay television that is encrypted later": (
+        encrypted_transport_stream(0.4), (1.5, 2.2), "[34]. % of its packets are encrypted",
+    ),
     "timestamps that jump ahead": (jump_ahead, (2.9, 3.1), "timestamps jump 1 times"),
     "another track is longer": (two_films, (0.9, 1.1), "^$"),
     "no length stated": (file_stating_seconds(0), (2.9, 3.1), "^$"),

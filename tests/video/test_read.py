@@ -876,6 +876,14 @@ def test_rate_of_raw_dv_is_that_of_its_frames(tmp_path):
     assert (info.rate, info.is_variable) == (pytest.approx(float(rate)), False)
 
 
+@pytest.mark.parametrize("rate", [960, 1000, 2400])
+def test_rate_of_slow_motion_is_read(tmp_path, rate):
+    path = videos.write(tmp_path / "a.mp4", rate=rate, frames=24)
+    info = video.probe(path)
+    assert (info.rate, info.is_variable) == (pytest.approx(rate), False)
+    assert info.duration == pytest.approx(24 / rate, rel=1e-3)  # in ticks of the file
+
+
 def test_probing_decodes_a_single_frame(tmp_path):
     path = videos.write(tmp_path / "a.mp4", frames=60)
     content = bytearray(path.read_bytes())

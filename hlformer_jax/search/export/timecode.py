@@ -12,8 +12,14 @@ from typing import Any, NamedTuple
 _NTSC_RATES = [Fraction(count * 1000, 1001) for count in (24, 30, 48, 60, 120)]
 _STANDARD_RATES = sorted([*_NTSC_RATES, *map(Fraction, (24, 25, 30, 48, 50, 60, 100, 120))])
 
+_SLOW_MOTION_RATES = [
+    *(Fraction(count * 1000, 1001) for count in (240, 480, 960)),
+    *map(Fraction, (200, 240, 300, 400, 480, 500, 600, 960, 1000)),
+]
+"""Rates of cameras for slow motion. A file with a lower rate is never counted at one of them."""
+
 MAX_TIMECODE_RATE = 60
-"""Highest rate of timecode, which has two digits for frames; faster videos are counted at half."""
+"""Highest rate of timecode, which has two digits for frames; see `timecode_rate`."""
 
 _RATE_TOLERANCE = Fraction(1, 100)
 """Share by which the rate of a file may differ from the standard rate that it means."""
@@ -46,8 +52,25 @@ def nominal_rate(info: Any) -> Fraction:
     return higher[0] if higher else Fraction(round(mean))
 
 
+def timecode_rate(rate: Fraction) -> Fraction:
+    """Return the rate at which timecode counts a video: its rate up to `MAX_TIMECODE_RATE`.
+
+    Of a faster video it is the highest standard rate that divides the rate (50 for 1000), or else
+    `MAX_TIMECODE_RATE`.
+    """
+    if rate <= MAX_TIMECODE_RATE:
+        return rate
+    divisors = [
+        standard
+        for standard in _STANDARD_RATES
+        if standard <= MAX_TIMECODE_RATE and (rate / standard).denominator == 1
+    ]
+    return max(divisors, default=Fraction(MAX_TIMECODE_RATE))
+
+
 def _nearest_standard(rate: float) -> Fraction:
-    return min(_STANDARD_RATES, key=lambda standard: abs(standard - Fraction(rate)))
+    rates = [*_STANDARD_RATES, *_SLOW_MOTION_RATES]
+    return min(rates, key=lambda standard: abs(standard - Fraction(rate)))
 
 
 def _multiple(rate: Fraction, mean: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from hlformer_jax.errors import SearchError
 from hlformer_jax.lazy import optional
 from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search.export.moments import ExportedMoment
-from hlformer_jax.search.export.timecode import MAX_TIMECODE_RATE, Timing, nominal_rate
+from hlformer_jax.search.export.timecode import Timing, nominal_rate, timecode_rate
 
 
 def encode_edl(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:
@@ -58,20 +58,13 @@ def _edl_timings(
     A video of variable rate takes the most common rate of the other videos.
     """
     infos = {path: probe(path) for path in {exported.result.path for exported in moments}}
-    rates = {path: _timecode_rate(nominal_rate(info)) for path, info in infos.items()}
+    rates = {path: timecode_rate(nominal_rate(info)) for path, info in infos.items()}
     constant = [rates[path] for path, info in infos.items() if not info.is_variable]
     common = Counter(constant or sorted(rates.values(), reverse=True)).most_common(1)
     return {
         path: Timing.from_info(info, common[0][0] if info.is_variable else rates[path])
         for path, info in infos.items()
     }
-
-
-def _timecode_rate(rate: Fraction) -> Fraction:
-    """Halve a rate until two digits hold the number of a frame."""
-    while rate > MAX_TIMECODE_RATE:
-        rate /= 2
-    return rate
 
 
 def encode_otio(title: str, moments: Sequence[ExportedMoment], probe: Any) -> bytes:

@@ -27,7 +27,7 @@ from hlformer_jax.encoders.protocol import Encoder, Preprocess
 from hlformer_jax.errors import SearchError, UserError, is_of_disk
 from hlformer_jax.search.index import Index
 from hlformer_jax.search.ingest.stills import is_still
-from hlformer_jax.search.signals.transcript import transcripts
+from hlformer_jax.search.signals.transcript import sidecars, transcripts
 
 MAX_IMAGES_OF_BATCH = 32
 """Largest number of images in a batch. A batch has images of one video only, so that an embedding
@@ -450,7 +450,8 @@ def _read_subtitles(
     except Exception as error:  # on a damaged file, decoders raise nearly anything
         return transcripts.SubtitleResult(task, (), *_describe_failure(error, path, "subtitles"))
     problem = "; ".join(map(str, getattr(read, "warnings", ())))
-    if video is not None and not cues:
+    is_ambiguous = path.suffix.lower() in sidecars.AMBIGUOUS_SUFFIXES
+    if video is not None and not cues and not is_ambiguous:
         problem = problem or "it has no cues"
     return transcripts.SubtitleResult(task, cues, problem, is_final=True)
 

@@ -7,7 +7,7 @@ picture has to be decoded. FFmpeg decodes the pairs.
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import av
@@ -129,7 +129,7 @@ _WITH_PARITY = bytes(value | 0x80 * (value.bit_count() % 2 == 0) for value in _W
 _COMMANDS = 0x14, 0x15
 """First bytes of the commands of the first channel, by field; their second bytes follow."""
 
-_ROLL_UP, _PAINT = range(0x25, 0x28), 0x29
+_LOAD, _ROLL_UP, _PAINT = 0x20, range(0x25, 0x28), 0x29
 _ERASE, _FEED, _FLIP = 0x2C, 0x2D, 0x2F
 
 _ERASING_PAIR = b"\x94\x2c"  # with parity
@@ -146,17 +146,14 @@ def decode(pairs: Sequence[tuple[float, bytes]]) -> list[Block]:
     decoder = av.CodecContext.create(DECODER, "r")
     blocks: list[Block] = []
     start = pairs[0][0]  # second from which on the present captions are shown
-    is_first = is_blank = True  # whether the channel is the first, and no caption is shown
+    is_blank = True  # whether no caption is shown
     before = b""
     last, final = pairs[-1]
     # A caption that nothing erases is shown to the end of the padding, or to an unknown time.
     has_padding = final.translate(_WITHOUT_PARITY) == b"\0\0"
-    for time, pair in [*pairs, (last if has_padding else math.inf, _ERASING_PAIR)]:
+    erased = [*pairs, (last if has_padding else math.inf, _ERASING_PAIR)]
+    for time, pair in _erase_before_repainting(_first_channel(erased)):
         high, low = pair.translate(_WITHOUT_PARITY)
-        if 0x10 <= high < 0x20:
-            is_first = high < 0x18
-        if not is_first or high == low == 0:
-            continue
         shown = decoder.decode2(av.Packet(b"\xfc" + pair))  # type: ignore[attr-defined]
         end = time if start < time < start + _MAX_CAPTION_SECONDS else None
         for line in shown or ():
@@ -171,3 +168,39 @@ def decode(pairs: Sequence[tuple[float, bytes]]) -> list[Block]:
             is_blank = low == _ERASE or is_blank and low != _FLIP
         before = pair
     return blocks
+
+
+def _first_channel(pairs: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
+    """Yield the pairs of the first channel, without padding."""
+    is_first = True
+    for time, pair in pairs:
+        high, low = pair.translate(_WITHOUT_PARITY)
+        if 0x10 <= high < 0x20:
+            is_first = high < 0x18
+        if is_first and not high == low == 0:
+            yield time, pair
+
+
+def _erase_before_repainting(
+    pairs: Iterable[tuple[float, bytes]],
+) -> Iterator[tuple[float, bytes]]:
+    """Yield pairs, and before a row with painted text is painted again a pair that erases it.
+
+    Otherwise FFmpeg's decoder would never return the text that is painted over.
+    """
+    is_painting = False
+    row, painted = (0, 0), set[tuple[int, int]]()  # the row of the cursor, and rows with text
+    for time, pair in pairs:
+        high, low = pair.translate(_WITHOUT_PARITY)
+        if high in _COMMANDS and low < 0x40:
+            is_painting = low == _PAINT if low in (_LOAD, _PAINT, *_ROLL_UP) else is_painting
+            if low in (_ERASE, _FLIP):
+                painted.clear()
+        elif high < 0x20 and low >= 0x40:  # the cursor moves to a row
+            row = high, low & 0x20
+            if is_painting and row in painted:
+                yield time, _ERASING_PAIR
+                painted.clear()
+        elif high >= 0x20 and is_painting:
+            painted.add(row)
+        yield time, pair

@@ -30,7 +30,9 @@ from hlformer_jax.video.subtitles.text import (
     merge_repeated,
 )  # fmt: skip
 
-SUFFIXES = frozenset(".srt .vtt .ass .ssa .sub .sbv .smi .sami .ttml .dfxp .itt .scc .stl".split())
+SUFFIXES = frozenset(
+    ".srt .vtt .ass .ssa .sub .sbv .smi .sami .ttml .dfxp .itt .xml .scc .stl".split()
+)
 """Suffixes of subtitle files, in lower case."""
 
 MAX_SUBTITLE_BYTES = 2**25
@@ -69,6 +71,7 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
 
     The formats are SubRip, WebVTT, SubStation Alpha, MicroDVD, MPL2, SubViewer, TTML, SAMI, EBU
     STL and Scenarist. The content decides the format, or the suffix if the content is ambiguous.
+    XML of another kind, such as a camera's description of a clip, has no cue.
 
     Args:
       path: the subtitle file; a language code in its name (`a.ru.srt`) helps to detect its
@@ -95,6 +98,8 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
     text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
     name = formats.sniff(text, path.suffix.lower())
     if not name:
+        if path.suffix.lower() == ".xml" and re.match(r"\s*<[?!a-z]", text, re.IGNORECASE):
+            return Subtitles((), "xml", encoding)
         if _is_binary(text):
             raise fault(path, "is not text", "leave it out")
         what = "holds no cue: no line has the times of one in a format that is known"
@@ -245,6 +250,7 @@ def read_tracks(path: str | Path) -> Subtitles:
         for track in tracks:
             if track.index in codecs:
                 track.discard = Discard.default
+        unread = [_codec(track) or "unknown" for track in tracks if track.index not in codecs]
         packets, warnings = _packets(video, codecs)
     cues: list[Cue] = []
     skipped = 0
@@ -259,6 +265,10 @@ def read_tracks(path: str | Path) -> Subtitles:
     if captions:
         cues += _finished(captions, "ass", 0)[0]
         codecs[-1] = closed_captions.DECODER
+    if unread and not cues:
+        formats_of = ", ".join(dict.fromkeys(unread))
+        what = f"{counted(len(unread), 'track')} could not be read"
+        warnings.append(f"{what}: pictures of text, or an unsupported format ({formats_of})")
     names = ", ".join(dict.fromkeys(codecs.values())).replace(closed_captions.DECODER, "eia_608")
     encoding = ", ".join(encodings) or "utf-8"
     return Subtitles(tuple(sorted(set(cues))), names, encoding, skipped, tuple(warnings))

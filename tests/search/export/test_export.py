@@ -120,15 +120,19 @@ def test_edl_of_variable_rates_uses_the_highest(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rate", "count"), [(120, 60), (100, 50), (240, 60), (Fraction(120_000, 1001), NTSC60)]
-)
-def test_timecode_above_60_fps_counts_every_second_frame(tmp_path, rate, count):
+    ("rate", "count"),
+    [
+        (120, 60), (100, 50), (240, 60), (300, 60), (500, 50), (600, 60), (1000, 50), (165, 60),
+        (Fraction(120_000, 1001), NTSC60), (Fraction(240_000, 1001), NTSC60), (959.0, NTSC60),
+    ],
+)  # fmt: skip
+def test_timecode_above_60_fps_has_a_standard_rate(tmp_path, rate, count):
     export.write(tmp_path / "x.edl", "t", [hit("a.mp4", (1.99, 3.0))], info(rate))
     [event] = [line for line in (tmp_path / "x.edl").read_text().splitlines() if " AX " in line]
     start, _ = event.split()[4:6]
-    seconds, frames = start[-5:-3], start[-2:]
-    assert seconds == "01" and len(start) == 11
-    assert int(frames) == round(Fraction(1.99) * count) - round(count)
+    otio = pytest.importorskip("opentimelineio")
+    time = otio.opentime.RationalTime(round(Fraction(1.99) * count), float(count))
+    assert start == time.to_timecode(float(count), count == NTSC60)
 
 
 def test_edl_has_consecutive_events(tmp_path):

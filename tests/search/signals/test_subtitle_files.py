@@ -12,7 +12,7 @@ import pytest
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import index as index_commands
 from hlformer_jax.search.index import Index
-from hlformer_jax.search.ingest import decoding
+from hlformer_jax.search.ingest import decoding, extract
 from hlformer_jax.search.signals.transcript import sidecars, transcripts
 
 SUFFIXES = frozenset({".srt", ".vtt", ".sub"})
@@ -91,6 +91,21 @@ def test_file_with_unknown_words_is_refused_with_a_reason(words):
 
 def test_videos_of_one_stem_share_a_file():
     assert owner(["a.mp4", "a.mkv"], "a.en.srt") == (["a.mkv", "a.mp4"], "")
+
+
+def test_xml_without_a_video_is_not_named():
+    names = sidecars.VideoNames(["a.mp4"])
+    files = ["a.xml", "a.de.xml", "a.meta.xml", "b.xml"]
+    matches = sidecars.match(names, files, frozenset({".xml"}))
+    assert matches.of_video == {"a.mp4": ["a.de.xml", "a.xml"]} and not matches.left_out
+
+
+def test_xml_without_cues_is_not_named(tmp_path):
+    path = tmp_path.resolve() / "a.xml"
+    path.write_text("<NonRealTimeMeta/>")
+    task = transcripts.SubtitleTask(path, tmp_path / "a.mp4")
+    result = decoding._read_subtitles(task, extract.real_video().texts)
+    assert not result.cues and not result.problem
 
 
 def test_pictures_and_unread_formats_are_named():

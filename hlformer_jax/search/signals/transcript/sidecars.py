@@ -23,6 +23,9 @@ from hlformer_jax.text import caseless
 UNREAD_SUFFIXES = frozenset({".idx", ".sup", ".mks", ".mcc", ".pjs", ".usf"})
 """Suffixes of subtitle files in formats that are not supported, mostly pictures of text."""
 
+AMBIGUOUS_SUFFIXES = frozenset({".xml"})
+"""Suffixes that mostly belong to other files, which are not reported if no video matches."""
+
 FOLDERS = frozenset({"sub", "subs", "subtitle", "subtitles"})
 """Names of folders beside videos in which subtitle files are looked for, folded."""
 
@@ -100,6 +103,8 @@ class SidecarMatches(NamedTuple):
 
     def add(self, name: str, videos: Sequence[str], refusal: str) -> None:
         """Add a file of some videos, or the reason why it is not read."""
+        if refusal and _suffix(name) in AMBIGUOUS_SUFFIXES:
+            return
         if refusal:
             self.left_out[name] = refusal
             if videos:

@@ -25,7 +25,7 @@ from hlformer_jax.search.signals.transcript import sidecars
 from hlformer_jax.search.times import SECONDS_AFTER_END
 from hlformer_jax.text import caseless, legible
 
-READER_VERSION = 8
+READER_VERSION = 9
 """Version of the subtitle readers; files that an older version read are read again."""
 
 TRANSCRIPTS_AT_ONCE = 256
