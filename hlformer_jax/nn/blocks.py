@@ -27,7 +27,7 @@ from hlformer_jax.nn.layers import (
 from hlformer_jax.ops import attention, lorentz
 from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.ops.numerics import exact_precision, limit_norm
-from hlformer_jax.ops.windows import attention_windows, log_attention_windows
+from hlformer_jax.ops.windows import Widths, attention_windows, log_attention_windows
 from hlformer_jax.typing import Array
 
 LORENTZ_WINDOWS: Mapping[str, Callable[[Array], dict[str, Array]]] = {
@@ -302,6 +302,7 @@ def _post_norm(options: BlockOptions, x: Array, attended: Array, train: bool) ->
 
 
 def _split_heads(x: Float[Array, "*batch L H"], num_heads: int) -> Float[Array, "*batch N L d"]:
+    attention.check_heads(x.shape[-1], num_heads)
     return jnp.moveaxis(x.reshape(*x.shape[:-1], num_heads, -1), -2, -3)
 
 
@@ -338,16 +339,17 @@ class BankOptions:
 
 
 def make_windows(
-    euclidean_widths: tuple[float, ...],
-    lorentz_widths: tuple[float, ...],
+    euclidean_widths: Widths,
+    lorentz_widths: Widths,
     length: int,
     kind: str,
     dtype: DTypeLike,
 ) -> Windows:
-    """Make the windows of a bank, as constants.
+    """Make the windows of a bank.
 
     Args:
-      euclidean_widths: the width for each Euclidean block; 0: without a window.
+      euclidean_widths: the width for each Euclidean block; 0: without a window. Windows of numbers
+        are constants; widths in a JAX array may be learned.
       lorentz_widths: the width for each Lorentz block; 0: without a window.
       length: number L of positions.
       kind: a name of `ops.windows.KINDS`.
@@ -360,9 +362,9 @@ def make_windows(
       ValueError: for an unknown kind, a length below 1 or a negative width.
     """
     euclidean = log_lorentz = None
-    if euclidean_widths:
+    if len(euclidean_widths):
         euclidean = attention_windows(euclidean_widths, length, kind, dtype)
-    if lorentz_widths:
+    if len(lorentz_widths):
         log_lorentz = log_attention_windows(lorentz_widths, length, kind, dtype)
     return Windows(euclidean, log_lorentz)
 
@@ -388,24 +390,40 @@ class GaussianBank(nn.Module):
     ) -> Float[Array, "K *batch L H"]:
         options, outputs = self.options, []
         if options.euclidean_blocks:
-            bank = _over_blocks(EuclideanBlock, (None, None, 0, None, None))(
+            _check_windows("euclidean", windows.euclidean, options.euclidean_blocks)
+            in_axes = (None, None, 0, None, None)
+            bank = _over_blocks(EuclideanBlock, in_axes, options.euclidean_blocks)(
                 options.block, name="euclidean"
             )
             outputs.append(bank(x, x, windows.euclidean, mask, train))
         if options.lorentz_blocks:
-            bank = _over_blocks(LorentzBlock, (None, 0, None, None, None))(
+            _check_windows("log_lorentz", windows.log_lorentz, options.lorentz_blocks)
+            in_axes = (None, 0, None, None, None)
+            bank = _over_blocks(LorentzBlock, in_axes, options.lorentz_blocks)(
                 options.block, options.lorentz, name="lorentz"
             )
             outputs.append(bank(x, windows.log_lorentz, mask, train, c))
+        if not outputs:
+            raise ValueError("a bank needs at least one block, got none of either geometry")
         return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs)
 
 
-def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...]) -> Any:
+def _check_windows(name: str, windows: Array | None, blocks: int) -> None:
+    """Raise ValueError for windows [K, L, L] of another number than the blocks."""
+    if windows is not None and len(windows) != blocks:
+        raise ValueError(
+            f"windows.{name} must have {blocks} windows, one for each block of its"
+            f" geometry, got the shape {windows.shape}"
+        )
+
+
+def _over_blocks(block: type[nn.Module], in_axes: tuple[int | None, ...], count: int) -> Any:
     return nn.vmap(
         block,
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=in_axes,
+        axis_size=count,
     )
 
 

@@ -32,8 +32,8 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.arguments import as_float, check_positive, per_batch
-from hlformer_jax.ops.attention import check_mask
+from hlformer_jax.ops.arguments import as_float, check_positive, per_batch, same_length
+from hlformer_jax.ops.attention import check_heads, check_mask
 from hlformer_jax.ops.manifolds import (
     Euclidean,
     Lorentz,
@@ -193,10 +193,14 @@ def residual(
     Returns:
       Points, float32 at least.
 
+    Raises:
+      ValueError: for points of different dimensions.
+
     References:
       Bdeir, Schwethelm and Landwehr, 2024, for the weight 1.
     """
     x, y = space.to_lorentz(x)[..., 1:], space.to_lorentz(y)[..., 1:]
+    same_length(x, y)
     return _from_space(space, x + jnp.asarray(weight, y.dtype) * y)
 
 
@@ -340,6 +344,7 @@ class Attention(nn.Module):
         context: Float[Array, "*batch L n"] | None = None,
         mask: Bool[Array, "*batch L"] | None = None,
     ) -> Float[Array, "*batch M k"]:
+        check_heads(self.features, self.num_heads)
         context = x if context is None else context
         hyperboloid, width = Lorentz(self.space.c), self.features // self.num_heads
 

@@ -273,6 +273,12 @@ def _check_axes(
         check_mask(mask, (*batch[:-1], count), axes, query.shape)
 
 
+def check_heads(features: int, num_heads: int) -> None:
+    """Raise ValueError for a number of heads that does not divide the number of features."""
+    if num_heads < 1 or features % num_heads:
+        raise ValueError(f"num_heads must divide the {features} features, got {num_heads}")
+
+
 def check_mask(mask: Array, shape: tuple[int, ...], axes: str, query: tuple[int, ...]) -> None:
     """Check a mask of keys against the shape [*batch, L].
 

@@ -419,7 +419,9 @@ def scale_by_length_adam(
     def init(params: Params) -> LengthAdamState:
         mu = jax.tree.map(lambda x: jnp.zeros_like(x, wide(x.dtype)), params)
         nu = jax.tree.map(lambda m: jnp.zeros_like(m[..., :1] if m.ndim else m), mu)
-        return LengthAdamState(jnp.zeros([], jnp.int32), mu, nu, nu if amsgrad else None)
+        # Arrays of their own, because a program to which a state is donated refuses shared ones.
+        nu_max = jax.tree.map(jnp.zeros_like, nu) if amsgrad else None
+        return LengthAdamState(jnp.zeros([], jnp.int32), mu, nu, nu_max)
 
     def update(
         gradients: Params, state: LengthAdamState, params: Params | None = None

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.data.annotations.spans import Span
+from hlformer_jax.ops.arguments import check_shape
 
 THRESHOLD_SHARE = 0.5
 """Place of the threshold between the median and the largest score, from 0 to 1."""
@@ -67,7 +68,18 @@ def find_moments(
 
     Returns:
       At most ``count`` moments, at least one.
+
+    Raises:
+      ValueError: for no frames, times and scores of different shapes, and scores that are not
+        finite.
     """
+    times, scores = np.asarray(times), np.asarray(scores)
+    if times.ndim != 1 or not times.size:
+        raise ValueError(f"times must have shape [F] with F >= 1, got {times.shape}")
+    check_shape("scores", scores, times.shape)
+    if not np.isfinite(scores).all():
+        frame = int(np.argmin(np.isfinite(scores)))
+        raise ValueError(f"scores must be finite, got {scores[frame]} for frame {frame}")
     median = float(np.median(scores))
     largest = float(scores.max())
     # Rounding must not lift the threshold above the largest score.
@@ -111,7 +123,13 @@ def first_moments(scores: Float[np.ndarray, "captions F"], duration: float) -> l
     Args:
       scores: the scores of the frames for each caption.
       duration: length of the video in seconds.
+
+    Raises:
+      ValueError: for scores of another shape, and scores that are not finite.
     """
+    scores = np.asarray(scores)
+    if scores.ndim != 2 or not scores.shape[-1]:
+        raise ValueError(f"scores must have shape [captions, F] with F >= 1, got {scores.shape}")
     period = duration / scores.shape[-1]
     times = period * np.arange(scores.shape[-1])
     return [find_moments(times, row, period, count=1)[0] for row in scores]
@@ -128,11 +146,14 @@ def overlaps(
 
     Returns:
       float32 numbers from 0 to 1; NaN for a caption without annotated times.
+
+    Raises:
+      ValueError: for another number of spans than captions, and scores that are not finite.
     """
     overlap = np.full(len(spans), np.nan, np.float32)
     for k, (row, span) in enumerate(zip(scores, spans, strict=True)):
         if span is not None:
-            [moment] = first_moments(row[None], span.duration)
+            [moment] = first_moments(np.asarray(row)[None], span.duration)
             overlap[k] = intersection_over_union(moment, span.start, span.end)
     return overlap
 
@@ -153,6 +174,7 @@ def metrics(overlaps: Float[np.ndarray, " Q"]) -> dict[str, float]:
     Args:
       overlaps: intersection over union of each caption; NaN without annotated times.
     """
+    overlaps = np.asarray(overlaps)
     timed = overlaps[~np.isnan(overlaps)]
     if not len(timed):
         return {}

@@ -93,9 +93,11 @@ def ranks(
         `jax.jit`, a column that does not exist.
     """
     score_table: Any = _as_scores(scores)
-    width = score_table.shape[-1]
+    if score_table.ndim != 2:
+        raise ValueError(f"scores must have shape [Q, V], got {score_table.shape}")
+    height, width = score_table.shape
     column = as_indices("relevant", relevant, width)
-    check_shape("scores", score_table, (len(column), width))
+    check_shape("relevant", column, (height,))
     if isinstance(score_table, np.ndarray) and not isinstance(column, jax.core.Tracer):
         places = np.asarray(column)[:, None]
         own_score = np.take_along_axis(score_table, places, axis=-1)
@@ -220,7 +222,12 @@ def metrics_by_ratio(
     Args:
       rank: the rank of each query.
       ratio: length of each query's annotated moment, divided by the length of its video.
+
+    Raises:
+      ValueError: for another number of ratios than ranks, and for ranks below 1 or NaN.
     """
+    rank, ratio = np.asarray(rank), np.asarray(ratio)
+    check_shape("ratio", ratio, rank.shape)
     bounds = (0.0, *RATIOS, 1.0)
     group = np.where(np.isnan(ratio), -1, np.searchsorted(RATIOS, ratio))
     return {

@@ -445,3 +445,13 @@ def test_model_of_all_layers_learns(name):
     (end, _), values = run((params, optimizer.init(params)))
     assert values[-1] < 0.3 * values[0] and np.isfinite(values).all()
     assert abs(end["curvature"]) > 0.01
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("space", [Lorentz(1.0), Poincare(1.0)])
+def test_layers_refuse_sizes_that_do_not_fit(space):
+    x, y = space.exp_map0(jnp.ones((2, 4))), space.exp_map0(jnp.ones((2, 1)))
+    with pytest.raises(ValueError, match="same number of coordinates, got 4 and 1"):
+        layers.residual(space, x, y)  # one coordinate would broadcast
+    with pytest.raises(ValueError, match="num_heads must divide the 7 features, got 2"):
+        layers.Attention(7, 2, space).init(jax.random.key(0), x)

@@ -351,6 +351,44 @@ def test_bank_equals_its_blocks_one_by_one():
     assert np.abs(outputs[0] - outputs[1]).max() > 0.01
 
 
+def _shape_of_bank(bank_windows, euclidean=2, lorentz=1, num_heads=2):
+    options = BankOptions(BlockOptions(num_heads, 0.0), AS_RELEASED, euclidean, lorentz)
+    x = jnp.asarray(X)
+    init = GaussianBank(options).init_with_output
+    return jax.eval_shape(lambda: init(jax.random.key(0), x, bank_windows, None, False)[0]).shape
+
+
+def test_bank_initialised_without_windows_has_the_blocks_of_its_options():
+    assert _shape_of_bank(blocks.Windows(None, None)) == (3, *X.shape)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "widths, message",
+    [
+        (((1.0,), (1.0,)), r"windows.euclidean must have 2 windows, .* got the shape \(1, 5, 5\)"),
+        (((1.0, 1.0), (1.0, 2.0)), "windows.log_lorentz must have 1 windows"),
+    ],
+)
+def test_bank_refuses_another_number_of_windows(widths, message):
+    with pytest.raises(ValueError, match=message):
+        _shape_of_bank(make_windows(*widths, X.shape[1], "released", jnp.float32))
+
+
+def test_bank_names_heads_and_blocks_that_are_not_possible():
+    with pytest.raises(ValueError, match="num_heads must divide the .* features, got 5"):
+        _shape_of_bank(blocks.Windows(None, None), num_heads=5)
+    with pytest.raises(ValueError, match="at least one block"):
+        _shape_of_bank(blocks.Windows(None, None), 0, 0)
+
+
+def test_windows_of_a_bank_take_arrays_of_widths():
+    of_numbers = make_windows((0.5, 2.0), (), 5, "released", jnp.float32)
+    of_arrays = make_windows(np.array([0.5, 2.0]), jnp.zeros(0), 5, "released", jnp.float32)
+    np.testing.assert_array_equal(of_arrays.euclidean, of_numbers.euclidean)
+    assert of_arrays.log_lorentz is None
+
+
 @pytest.mark.slow  # it compiles operation by operation
 def test_blocks_become_nnx_modules():
     options, x, mask = BlockOptions(2, 0.5), jnp.asarray(X), np.ones((2, 5), bool)

@@ -204,6 +204,15 @@ def test_per_coordinate_moments_lengthen_steps_by_sqrt_n():
     np.testing.assert_allclose(lengths["optax"], 3 * 0.01, rtol=1e-4)
 
 
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_state_of_length_adam_can_be_donated(amsgrad):
+    optimizer = riemannian(scale_by_length_adam(amsgrad=amsgrad), Lorentz(1.0))
+    params = Lorentz(1.0).exp_map0(jnp.ones((2, 3)))
+    state = optimizer.init(params)
+    step = jax.jit(lambda trees: jax.tree.map(lambda x: x + 1, trees), donate_argnums=0)
+    jax.block_until_ready(step((params, state)))  # JAX refuses to donate an array twice
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("amsgrad", [False, True])

@@ -355,6 +355,14 @@ def test_nan_score_of_the_ranked_candidate_ranks_last():
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("argument", ["scores", "relevant"])
+def test_ranks_name_the_argument_without_an_axis_of_queries(argument):
+    scores, relevant = (SCORES[0], [3]) if argument == "scores" else (SCORES, 3)
+    with pytest.raises(ValueError, match=f"^{argument} must have shape"):
+        ranking.ranks(scores, relevant)
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_rank_among_refuses_other_shapes():
     with pytest.raises(ValueError, match=r"score must have .* got \(3, 2\)"):
         ranking.rank_among(SCORES, SCORES[:, :2], np.ones((3, 10), bool))
@@ -427,6 +435,41 @@ def test_equal_scores_on_both_sides_of_a_gap_are_two_moments():
 def test_interval_below_two_periods_is_not_a_gap():
     times = np.asarray([0.0, 1.0, 2.0, 3.9, 4.0])
     assert len(find_moments(times, np.ones(5), 1.0)) == 1
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "times, scores, message",
+    [
+        ([0.0, 1.0, 2.0], [1.0, np.nan, 2.0], "^scores must be finite, got nan for frame 1$"),
+        ([0.0, 1.0, 2.0], [1.0, 2.0, -np.inf], "^scores must be finite, got -inf for frame 2$"),
+        ([0.0, 1.0, 2.0], [1.0, 2.0], r"^scores must have shape \(3,\), got \(2,\)$"),
+        ([], [], r"^times must have shape \[F\] with F >= 1, got \(0,\)$"),
+    ],
+)
+def test_find_moments_refuses_invalid_scores(times, scores, message):
+    with pytest.raises(ValueError, match=message):
+        find_moments(times, scores, 1.0)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_first_moments_refuse_invalid_scores():
+    for scores in (np.ones(3), np.ones((2, 0))):
+        with pytest.raises(ValueError, match=r"^scores must have shape \[captions, F\]"):
+            moments.first_moments(scores, 10.0)
+    with pytest.raises(ValueError, match="^scores must be finite, got nan for frame 0$"):
+        moments.overlaps([[np.nan, 1.0]], [Span(0.0, 1.0, 2.0)])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_metrics_of_moments_take_lists():
+    times, scores = [0.0, 1.0, 2.0], [0, 1, 0]
+    assert find_moments(times, scores, 1.0) == find_moments(np.array(times), np.array(scores), 1.0)
+    assert moments.metrics([0.5, np.nan]) == moments.metrics(np.array([0.5, np.nan]))
+    by_ratio = ranking.metrics_by_ratio([1, 9], [0.1, np.nan])
+    assert by_ratio == ranking.metrics_by_ratio(np.array([1, 9]), np.array([0.1, np.nan]))
+    with pytest.raises(ValueError, match=r"^ratio must have shape \(2,\), got \(1,\)$"):
+        ranking.metrics_by_ratio([1, 9], [0.1])
 
 
 def _sampled(seed):
