@@ -508,6 +508,22 @@ SOURCE_FAULTS = {
         lambda t: setattr(t, "num_frames", lambda v: 10**15),
         "video 'train_0' would take .* GB of memory",
     ),
+    "no array": (
+        lambda t: setattr(t, "read_words", lambda c: None),
+        r"caption 'train_0#0': the source gave None; .* of float32 of shape \(2, 2\)",
+    ),
+    "a list": (
+        lambda t: setattr(t, "read_frames", lambda v: [[1.0, 2.0, 3.0]] * 3),
+        r"frame 0 of video 'train_0': the source gave \[\[1.0, .*; it must be an array of float32",
+    ),
+    "a caption without an id": (
+        lambda t: t.splits["val"].update(val_1=["a person"]),
+        "'val_1' of val has the caption 'a person'; captions must be",
+    ),
+    "fingerprint of no text": (
+        lambda t: setattr(t, "fingerprint", lambda: None),
+        "its fingerprint is None; it must be",
+    ),
     "no fingerprint": (lambda t: setattr(t, "fingerprint", lambda: "a/b"), "'a/b'; it must be"),
 }
 
