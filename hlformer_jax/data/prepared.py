@@ -237,7 +237,7 @@ def _write_files(directory: Path, source: Source, storage: str, fingerprint: str
     with source.open() as reader:
         records = Records(source, reader, storage)
         total = sum(map(sum, records.sizes.values()))
-        _check_space(directory, total * np.dtype(storage).itemsize // 4)
+        _check_space(directory, total, storage)
         bar = terminal.bar(
             "B",
             total,
@@ -352,13 +352,17 @@ def shard_lengths(sizes: list[int], largest: int) -> list[int]:
     return lengths
 
 
-def _check_space(directory: Path, needed: int) -> None:
+def _check_space(directory: Path, values: int, storage: str) -> None:
+    """Raise an OSError if the disk has no room for features of `values` bytes in float32."""
+    needed = values * np.dtype(storage).itemsize // 4
     free = shutil.disk_usage(directory).free
     if free < needed:
+        remedies = ["free some", "set data.data_dir to another disk"]
+        if storage == "float32":
+            remedies.append("halve the need with data.storage = 'float16'")
         raise OSError(
-            f"{directory}: {needed / 1e6:,.1f} MB are needed for the prepared features and "
-            f"{free / 1e6:,.1f} MB are free; free some, set data.data_dir to another disk, or "
-            f"halve the need with data.storage = 'float16'"
+            f"{directory.parent}: {needed / 1e6:,.1f} MB are needed for the prepared features and "
+            f"{free / 1e6:,.1f} MB are free; {', or '.join(remedies)}"
         )
 
 

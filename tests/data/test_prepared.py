@@ -434,10 +434,14 @@ def test_many_values_that_float16_stores_as_zero_are_counted(tiny, write, tmp_pa
 
 
 def test_full_disk_is_reported_before_writing(tiny, write, tmp_path, monkeypatch):
+    collection = write(tiny)
     full = SimpleNamespace(total=10, used=10, free=600)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: full)
-    with pytest.raises(OSError, match="float16"):
-        prepare(write(tiny), tmp_path / "out")
+    with pytest.raises(OSError, match="or halve the need with data.storage = 'float16'$"):
+        prepare(collection, tmp_path / "out")
+    full.free = 300
+    with pytest.raises(OSError, match="set data.data_dir to another disk$"):
+        prepare(collection, tmp_path / "out", storage="float16")
     assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
 
 

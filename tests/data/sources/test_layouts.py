@@ -50,6 +50,19 @@ def test_missing_file_is_named_with_its_origin(tiny, write):
         assert all(name in str(error.value) for name in names)
 
 
+def test_link_and_folder_in_place_of_a_file_are_named(tiny, write, tmp_path):
+    collection = write(tiny)
+    path = collection.text_features
+    path.unlink()
+    path.symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match="hdf5: a link to .*gone, which is no file: .*MS-SL"):
+        collection.fingerprint()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match="hdf5: a folder, but must be a file: .*MS-SL"):
+        collection.fingerprint()
+
+
 def test_fingerprint_follows_the_files(tiny, write):
     plain = write(tiny)
     collection = _teach(plain)

@@ -196,7 +196,12 @@ class Collection:
             )
         for path in self.files():
             if not path.is_file():
-                raise MissingDataError(f"{path}: no such file", self._remedy(path))
+                what = "no such file"
+                if path.is_symlink():
+                    what = f"a link to {path.readlink()}, which is no file"
+                elif path.is_dir():
+                    what = "a folder, but must be a file"
+                raise MissingDataError(f"{path}: {what}", self._remedy(path))
         if self.video_features and (self.feature_dir / "feature.bin").exists():
             raise DataError(
                 f"{self.feature_dir}: has both feature.hdf5 and feature.bin; move one of the"
