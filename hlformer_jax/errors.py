@@ -111,6 +111,8 @@ _ADVICE = {
     errno.EACCES: "ask for the rights",
     errno.EPERM: "ask for the rights",
     errno.EIO: "check the disk",
+    errno.EEXIST: "give another path",
+    errno.ENOTDIR: "a file stands where a folder must be, so give another path",
 }
 """Advice for errors of the disk, by error number."""
 

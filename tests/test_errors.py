@@ -23,7 +23,12 @@ def test_every_error_has_the_base_and_a_builtin():
 
 
 def test_system_error_has_advice_instead_of_its_number():
-    for number, end in ((errno.ENOSPC, "; make room"), (errno.EISDIR, "")):
+    for number, end in (
+        (errno.ENOSPC, "; make room"),
+        (errno.EEXIST, "; give another path"),
+        (errno.ENOTDIR, "; a file stands where a folder must be, so give another path"),
+        (errno.EISDIR, ""),
+    ):
         reason = os.strerror(number)
         assert describe(OSError(number, reason, b"a")) == f"a: {reason}{end}"
         assert describe(OSError(number, reason)) == f"{reason}{end}"

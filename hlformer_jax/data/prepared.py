@@ -36,6 +36,7 @@ from hlformer_jax.data.sources.protocol import (
     MAX_MAGNITUDE,
     SPLITS,
     TAUGHT_SPLIT,
+    Caption,
     Captions,
     DataError,
     MissingDataError,
@@ -46,6 +47,7 @@ from hlformer_jax.data.sources.protocol import (
     teacher_width,
 )
 from hlformer_jax.data.split import PreparedVideos, explained_damage
+from hlformer_jax.text import shown
 
 MAX_ZERO_ROWS = 0.25
 """Largest share of frames, or of words, that may be zero; some features have zeros as padding."""
@@ -109,10 +111,10 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
         fingerprint = source.fingerprint()
     except MissingSourceError as error:
         return _only_prepared(source, root, storage, error)
-    if not re.fullmatch("[0-9A-Za-z]{1,64}", fingerprint):
+    if not (isinstance(fingerprint, str) and re.fullmatch("[0-9A-Za-z]{1,64}", fingerprint)):
         raise DataError(
-            f"{source.name}/{source.feature}: its fingerprint is {fingerprint!r}; it must be up to "
-            f"64 digits and letters, as source.digest gives them"
+            f"{source.name}/{source.feature}: its fingerprint is {shown(fingerprint)}; it must be"
+            f" up to 64 digits and letters, as source.digest gives them"
         )
     directory = root / _NAME / _directory_name(source, storage, fingerprint) / _VERSION
     if not _is_complete(directory):
@@ -235,7 +237,7 @@ def _write_files(directory: Path, source: Source, storage: str, fingerprint: str
     with source.open() as reader:
         records = Records(source, reader, storage)
         total = sum(map(sum, records.sizes.values()))
-        _check_space(directory, total * np.dtype(storage).itemsize // 4)
+        _check_space(directory, total, storage)
         bar = terminal.bar(
             "B",
             total,
@@ -350,13 +352,17 @@ def shard_lengths(sizes: list[int], largest: int) -> list[int]:
     return lengths
 
 
-def _check_space(directory: Path, needed: int) -> None:
+def _check_space(directory: Path, values: int, storage: str) -> None:
+    """Raise an OSError if the disk has no room for features of `values` bytes in float32."""
+    needed = values * np.dtype(storage).itemsize // 4
     free = shutil.disk_usage(directory).free
     if free < needed:
+        remedies = ["free some", "set data.data_dir to another disk"]
+        if storage == "float32":
+            remedies.append("halve the need with data.storage = 'float16'")
         raise OSError(
-            f"{directory}: {needed / 1e6:,.1f} MB are needed for the prepared features and "
-            f"{free / 1e6:,.1f} MB are free; free some, set data.data_dir to another disk, or "
-            f"halve the need with data.storage = 'float16'"
+            f"{directory.parent}: {needed / 1e6:,.1f} MB are needed for the prepared features and "
+            f"{free / 1e6:,.1f} MB are free; {', or '.join(remedies)}"
         )
 
 
@@ -495,21 +501,23 @@ class Records:
 
     def _checked(
         self,
-        values: np.ndarray,
+        values: Any,
         shape: tuple[int, int],
         describe: Callable[[int], str],
         zeros: "_ZeroRows | None" = None,
     ) -> np.ndarray:
         """Return checked features in the storage dtype; `describe` names a row in errors."""
-        if values.dtype != np.float32 or values.shape != shape:
+        is_array = hasattr(values, "dtype") and hasattr(values, "shape")
+        if not is_array or values.dtype != np.float32 or values.shape != shape:
+            gave = f"{values.dtype} of shape {values.shape}" if is_array else shown(values)
             raise DataError(
-                f"{describe(0)}: the source gave {values.dtype} of shape {values.shape}; it must "
-                f"be float32 of shape {shape}"
+                f"{describe(0)}: the source gave {gave}; it must be an array of float32 of shape"
+                f" {shape}"
             )
         limits = {
             MAX_MAGNITUDE: (
                 f"but features are numbers from {-MAX_MAGNITUDE:g} to {MAX_MAGNITUDE:g}; the file"
-                " is damaged or not little-endian float32: download it again"
+                " is damaged: make or download it again"
             ),
             float(np.finfo(self._storage).max): (
                 f"which does not fit into {self._storage}; prepare with data.storage = 'float32'"
@@ -524,7 +532,7 @@ class Records:
                     raise DataError(f"{describe(int(row))} holds {values[row, column]:g}, {wrong}")
         if zeros is not None:
             zeros.add(values, describe)
-        stored = values.astype(self._storage, copy=False)
+        stored: np.ndarray = values.astype(self._storage, copy=False)
         if stored.dtype != values.dtype:
             self._count_underflows(values, stored, describe)
         return stored
@@ -562,8 +570,13 @@ def _check_splits(splits: Mapping[str, Captions], reader: Reader, name: str) -> 
                 raise DataError(
                     f"{name}: video {video!r} of {split} has no {lacking}; leave it out"
                 )
-            for caption_id in (caption.caption_id for caption in captions):
-                wrong = None
+            for caption in captions:
+                if not isinstance(caption, Caption):
+                    raise DataError(
+                        f"{name}: video {video!r} of {split} has the caption {shown(caption)};"
+                        " captions must be objects of the class protocol.Caption"
+                    )
+                caption_id, wrong = caption.caption_id, None
                 if reader.num_words(caption_id) < 1:
                     wrong = f"of {split} has no word; leave it out"
                 elif caption_id in ids:

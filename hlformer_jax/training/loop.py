@@ -136,9 +136,10 @@ class ScalarLog:
         # JSON has no NaN: a metric that is undefined on the split is null.
         values = {name: x if math.isfinite(x) else None for name, x in scalars.items()}
         line = json.dumps({"step": step, **where, **values}) + "\n"
-        self._file.write(line)
-        self._digest.update(line.encode())
-        self._file.flush()
+        with self._named_errors():
+            self._file.write(line)
+            self._digest.update(line.encode())
+            self._file.flush()
         self.board(step, scalars)
 
     def board(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -154,8 +155,9 @@ class ScalarLog:
         """Flush metrics.jsonl to the disk, and return its length in bytes."""
         if self._file is None:
             return 0
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._named_errors():
+            self._file.flush()
+            os.fsync(self._file.fileno())
         with self._ignore_tensorboard_errors():
             if self._events:
                 self._events.flush()
@@ -167,11 +169,23 @@ class ScalarLog:
 
     def close(self) -> None:
         """Close both files."""
-        if self._file:
-            self._file.close()
-        with self._ignore_tensorboard_errors():
-            if self._events:
-                self._events.close()
+        try:
+            if self._file:
+                with self._named_errors():
+                    self._file.close()
+        finally:
+            with self._ignore_tensorboard_errors():
+                if self._events:
+                    self._events.close()
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Add the path of metrics.jsonl to errors of writing, which lack it."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or self._file.name
+            raise
 
     @contextlib.contextmanager
     def _ignore_tensorboard_errors(self) -> Iterator[None]:

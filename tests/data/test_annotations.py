@@ -211,6 +211,7 @@ def test_charades_takes_lengths_from_the_table(write_file):
     ("text", "complaint"),
     [
         ("once upon a time", "annotations:1: unknown format"),
+        ('{"qid": 1, "relevant_windows": [[0, 2], [6, 8]]}', "QVHighlights' windows are not read"),
         ("{}", "annotations: the file has no video"),
         ('{\n"v": {"duration": 1,,}\n}', "annotations:2: not valid JSON"),
         ('{"v": {"duration": 9, "timestamps": [[0, 1]]}}', '"sentences" is missing'),

@@ -434,10 +434,14 @@ def test_many_values_that_float16_stores_as_zero_are_counted(tiny, write, tmp_pa
 
 
 def test_full_disk_is_reported_before_writing(tiny, write, tmp_path, monkeypatch):
+    collection = write(tiny)
     full = SimpleNamespace(total=10, used=10, free=600)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: full)
-    with pytest.raises(OSError, match="float16"):
-        prepare(write(tiny), tmp_path / "out")
+    with pytest.raises(OSError, match="or halve the need with data.storage = 'float16'$"):
+        prepare(collection, tmp_path / "out")
+    full.free = 300
+    with pytest.raises(OSError, match="set data.data_dir to another disk$"):
+        prepare(collection, tmp_path / "out", storage="float16")
     assert list((tmp_path / "out").glob("prvr/*/[!.]*")) == []
 
 
@@ -507,6 +511,22 @@ SOURCE_FAULTS = {
     "more than memory": (
         lambda t: setattr(t, "num_frames", lambda v: 10**15),
         "video 'train_0' would take .* GB of memory",
+    ),
+    "no array": (
+        lambda t: setattr(t, "read_words", lambda c: None),
+        r"caption 'train_0#0': the source gave None; .* of float32 of shape \(2, 2\)",
+    ),
+    "a list": (
+        lambda t: setattr(t, "read_frames", lambda v: [[1.0, 2.0, 3.0]] * 3),
+        r"frame 0 of video 'train_0': the source gave \[\[1.0, .*; it must be an array of float32",
+    ),
+    "a caption without an id": (
+        lambda t: t.splits["val"].update(val_1=["a person"]),
+        "'val_1' of val has the caption 'a person'; captions must be",
+    ),
+    "fingerprint of no text": (
+        lambda t: setattr(t, "fingerprint", lambda: None),
+        "its fingerprint is None; it must be",
     ),
     "no fingerprint": (lambda t: setattr(t, "fingerprint", lambda: "a/b"), "'a/b'; it must be"),
 }

@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import time
@@ -21,6 +22,7 @@ from tensorboardX.proto.event_pb2 import Event
 from hlformer_jax import files, training
 from hlformer_jax.config import FIELDS, ConfigError
 from hlformer_jax.data.feed import Chunk, Schedule
+from hlformer_jax.errors import describe
 from hlformer_jax.retrieval.ranking import Result
 from hlformer_jax.runtime import devices
 from hlformer_jax.training import checkpoints, loop, run_directory
@@ -499,6 +501,22 @@ def test_log_of_a_process_that_does_not_write_is_empty(tmp_path):
     assert log.position() == 0
     log.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_write_of_the_log_names_the_file(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    (tmp_path / "metrics.jsonl").write_text(4090 * " ")
+    log = loop.ScalarLog(tmp_path, 4090, 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as writing:
+            log.write(1, {"loss": 0.5})
+        with pytest.raises(OSError, match="File too large") as closing:
+            log.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for error in (writing, closing):
+        assert describe(error.value) == f"{tmp_path}/metrics.jsonl: File too large"
 
 
 def test_full_disk_for_tensorboard_does_not_end_the_run(tmp_path, monkeypatch):

@@ -62,6 +62,11 @@ def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
                 " of JSON, or Charades-STA's VIDEO START END##SENTENCE"
             )
         return _read_charades(path, durations)
+    if '"qid"' in first:
+        raise DataError(
+            f"{path}:1: QVHighlights' windows are not read, because a query may have several, and"
+            " a caption has one moment"
+        )
     if '"vid_name"' in first or '"ts"' in first:
         return _read_tvr(path)
     return _read_activitynet(path, text)

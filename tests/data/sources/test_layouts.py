@@ -50,6 +50,19 @@ def test_missing_file_is_named_with_its_origin(tiny, write):
         assert all(name in str(error.value) for name in names)
 
 
+def test_link_and_folder_in_place_of_a_file_are_named(tiny, write, tmp_path):
+    collection = write(tiny)
+    path = collection.text_features
+    path.unlink()
+    path.symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match="hdf5: a link to .*gone, which is no file: .*MS-SL"):
+        collection.fingerprint()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match="hdf5: a folder, but must be a file: .*MS-SL"):
+        collection.fingerprint()
+
+
 def test_fingerprint_follows_the_files(tiny, write):
     plain = write(tiny)
     collection = _teach(plain)
@@ -95,7 +108,14 @@ def test_frames_of_videos_without_captions_need_no_rows(tiny, write):
     assert warnings_of(collection) == []
     edit(collection.feature_dir / V2F, lambda d: d[:-1] + b", 'left': ['left_0'], 'out': []}")
     [message] = warnings_of(collection)
-    assert "2 videos have no caption" in message and V2F in message
+    assert "2 videos without a caption" in message and V2F in message and "'left'" in message
+
+
+def test_frames_of_two_videos_cause_a_warning(tiny, write):
+    collection = write(tiny)
+    edit(collection.feature_dir / V2F, lambda d: d.replace(b"'train_1_0'", b"'train_0_0'"))
+    [message] = warnings_of(collection)
+    assert V2F in message and "1 frame in" in message and "'train_0' and 'train_1'" in message
 
 
 def test_caption_id_with_two_sentences_is_refused(tiny, write):
@@ -272,7 +292,7 @@ HDF5_FAULTS = [
     (lambda f: _replace(f, NAME, np.zeros((0, 5), "f4")), "no words"),
     (
         lambda f: _replace(f, NAME, np.zeros((3, 7), "f4")),
-        "7 wide, but the configuration says 5; set",
+        "7 wide, but the configuration says 5; those of 'train_0#enc#0' are 5 wide",
     ),
     (lambda f: _replace(f, NAME, np.zeros((3, 5), "i8")), "int64"),
     (lambda f: f.move(NAME, "x") or f.move("x", f"{NAME}/feat"), "group"),
@@ -289,12 +309,21 @@ def test_bad_hdf5_dataset_is_refused(tiny, write, change, expected):
     assert_refused(write(tiny), corpora.words(change), [".hdf5", f"'{NAME}'", expected])
 
 
+def _widen(file):
+    for name in list(file):
+        _replace(file, name, np.ones((3, 7), "f4"))
+
+
 FILE_FAULTS = [
     (lambda c: edit(c.text_features, lambda d: d[:2000] + bytes(len(d) - 2000)), ["damaged"]),
     (lambda c: c.text_features.write_bytes(b"version https://git"), ["HDF5"]),
     (
         lambda c: edit(c.captions("train"), line(3, b"train_1#dec#1 a person")),
         ["tinytrain.caption.txt:3", "'train_1#dec#1'", "no features"],
+    ),
+    (
+        corpora.words(_widen),
+        ["'train_0#enc#0'", "7 wide, but the configuration says 5; set data.text_dim to 7"],
     ),
     (corpora.words(_nest), ["'train_0#enc#0'", "no features", "top level"]),
 ]
@@ -467,7 +496,7 @@ def test_clip_b32_feature_name_selects_sentences_or_tokens(tiny, tmp_path, featu
         (
             "write_clip",
             _change("video_features", "train_1", np.ones((3, 8), np.float32)),
-            ["video 'train_1'", "8 wide", "data.visual_dim to 8"],
+            ["video 'train_1'", "8 wide", "those of 'train_0' are 6 wide"],
         ),
         (
             "write_clip",

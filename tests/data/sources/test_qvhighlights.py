@@ -64,6 +64,18 @@ def test_rewritten_file_changes_the_fingerprint(tmp_path):
     assert source.fingerprint() != before
 
 
+def test_zero_rows_of_one_modality_cause_a_warning(tmp_path):
+    clips, _ = corpora.write_qvhighlights(tmp_path)
+    source = QVHighlights(str(tmp_path))
+    assert warnings_of(source) == []
+    _, clip = clips["c_60.0_210.0"]
+    clip[2] = 0
+    path = source.features("clip_features", "c_60.0_210.0")
+    np.savez(path, features=clip)
+    [message] = warnings_of(source)
+    assert "1 clip with" in message and f"row 2 of {path}" in message
+
+
 def test_unlike_modalities_are_cut_with_a_warning(tmp_path):
     clips, _ = corpora.write_qvhighlights(tmp_path)
     source = QVHighlights(str(tmp_path))
@@ -72,7 +84,7 @@ def test_unlike_modalities_are_cut_with_a_warning(tmp_path):
         clips[clip][1] = part
         np.savez(source.features("clip_features", clip), features=part)
     [message] = warnings_of(source)
-    assert "2 clips" in message
+    assert "2 clips" in message and "'c_60.0_210.0'" in message
     with source.open() as reader:
         for clip in ("c_60.0_210.0", "g_0.0_150.0"):
             np.testing.assert_allclose(reader.read_frames(clip), _rows(clips[clip]), rtol=1e-6)

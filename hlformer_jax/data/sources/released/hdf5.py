@@ -60,6 +60,7 @@ class FeatureFile:
 
     def __init__(self, path: Path, width: int, kind: FeatureKind) -> None:
         self.path, self.width, self.kind = path, width, kind
+        self._first_counted = ""  # first item of the right width
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:
@@ -138,6 +139,11 @@ class FeatureFile:
         rows, width = shape
         if width != self.width:
             remedy = f"set {kind.field} to {width}, or use the {kind.features} features that fit"
+            if self._first_counted:  # no width fits both items
+                remedy = (
+                    f"those of {self._first_counted!r} are {self.width} wide: make or download"
+                    f" the features of {item!r} again"
+                )
             what = f"are {width} wide, but the configuration says {self.width}"
             raise self._fault(item, what, remedy)
         if rows == 0:
@@ -148,6 +154,7 @@ class FeatureFile:
             )
         if dataset.get_offset() is None:  # not None only for contiguous values in this file
             self._check_storage(item, dataset)
+        self._first_counted = self._first_counted or item
         return int(rows)
 
     def _check_storage(self, item: str, dataset: h5py.h5d.DatasetID) -> None:

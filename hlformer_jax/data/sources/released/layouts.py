@@ -53,6 +53,7 @@ from hlformer_jax.data.sources.released.hdf5 import (
     FeatureFile,
     FeatureKind,
 )
+from hlformer_jax.text import counted
 
 # The collection
 
@@ -195,7 +196,12 @@ class Collection:
             )
         for path in self.files():
             if not path.is_file():
-                raise MissingDataError(f"{path}: no such file", self._remedy(path))
+                what = "no such file"
+                if path.is_symlink():
+                    what = f"a link to {path.readlink()}, which is no file"
+                elif path.is_dir():
+                    what = "a folder, but must be a file"
+                raise MissingDataError(f"{path}: {what}", self._remedy(path))
         if self.video_features and (self.feature_dir / "feature.bin").exists():
             raise DataError(
                 f"{self.feature_dir}: has both feature.hdf5 and feature.bin; move one of the"
@@ -484,10 +490,25 @@ class ReleasedReader(Reader):
                 )
         if unused := [video for video in rows if video not in captioned]:
             logging.warning(
-                "%s: %d videos have no caption in any split and are left out (%s, ...)",
-                *(path, len(unused), unused[0]),
+                "%s: left out %s without a caption in any split, such as %r",
+                *(path, counted(len(unused), "video"), unused[0]),
             )
-        return {video: rows[video] for video in captioned}
+        rows = {video: rows[video] for video in captioned}
+        self._warn_of_shared_frames(path, rows)
+        return rows
+
+    def _warn_of_shared_frames(self, path: Path, rows: Mapping[str, Rows]) -> None:
+        """Warn of rows in the lists of several videos, as after an error of a script."""
+        uses = np.zeros(self._frames.num_rows, np.int32)
+        for video_rows in rows.values():
+            uses[np.unique(video_rows)] += 1
+        shared = np.flatnonzero(uses > 1)
+        if len(shared):
+            videos = [video for video, video_rows in rows.items() if shared[0] in video_rows]
+            logging.warning(
+                "%s: %s in the lists of several videos, such as %r and %r: used unchanged",
+                *(path, counted(len(shared), "frame"), *videos[:2]),
+            )
 
 
 class MomentReader(ReleasedReader):

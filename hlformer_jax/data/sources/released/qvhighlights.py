@@ -37,7 +37,7 @@ from hlformer_jax.data.sources.protocol import (
     stamps,
 )
 from hlformer_jax.data.transforms import normalise
-from hlformer_jax.text import shown
+from hlformer_jax.text import counted, shown
 
 CLIPS, REGROUPED = "qvhighlights", "qvhighlights_youtube"
 """The values of `config.data.collection` for the two protocols."""
@@ -109,10 +109,10 @@ class QVHighlights:
         found = [x for path in paths for x in (os.scandir(path) if path.is_dir() else [path])]
         return digest(self.name, *stamps(sorted(found, key=lambda file: file.name)))
 
-    def open(self) -> contextlib.nullcontext["QVReader"]:
+    def open(self) -> contextlib.closing["QVReader"]:
         """Read the lists and the headers of all features; see `Source`."""
         self.fingerprint()
-        return contextlib.nullcontext(QVReader(self))
+        return contextlib.closing(QVReader(self))
 
 
 class QVReader(Reader):
@@ -122,16 +122,25 @@ class QVReader(Reader):
         self._source = source
         self._clips: dict[str, dict[str, int]] = {}  # rows of each clip of a video, in time order
         self._words: dict[str, int] = {}
-        self._cut = 0
+        self._cut: list[str] = []  # clips
+        self._half_zero: list[str] = []  # descriptions of clips with rows of one modality only
         self._splits: dict[str, Captions] = {}
         for split in SPLITS:
             tested_again = source.regrouped and split == "test"
             self._splits[split] = self._splits["val"] if tested_again else self._read(split)
         if self._cut:
             logging.warning(
-                "%s: %d clips differ in their numbers of rows in %s, or have more than %d,"
-                " and are cut",
-                *(source.root / "features", self._cut, " and ".join(WIDTHS), MAX_ROWS),
+                "%s: cut %s with different numbers of rows in %s, or more than %d, such as %r",
+                *(source.root / "features", counted(len(self._cut), "clip")),
+                *(" and ".join(WIDTHS), MAX_ROWS, self._cut[0]),
+            )
+
+    def close(self) -> None:
+        """Warn of the clips that were read and have rows that are zero in one modality only."""
+        if self._half_zero:
+            logging.warning(
+                "%s with rows that are zero in only one of %s, such as %s; used unchanged",
+                *(counted(len(self._half_zero), "clip"), " and ".join(WIDTHS), self._half_zero[0]),
             )
 
     @property
@@ -157,6 +166,11 @@ class QVReader(Reader):
             paths = [self._source.features(folder, clip) for folder in WIDTHS]
             with np.errstate(invalid="ignore"):  # values that are not finite are refused later
                 parts = [normalise(_load(path, "features")[:count]) for path in paths]
+            zero = ~np.stack([part.any(axis=-1) for part in parts])
+            half_zero = zero.any(axis=0) & ~zero.all(axis=0)
+            if half_zero.any():
+                row = int(np.argmax(half_zero))
+                self._half_zero.append(f"row {row} of {paths[int(np.argmax(zero[:, row]))]}")
             rows.append(np.concatenate(parts, axis=-1))
         return np.concatenate(rows)
 
@@ -215,7 +229,8 @@ class QVReader(Reader):
             _count(self._source.features(folder, clip), "features", width, 100_000, where)
             for folder, width in WIDTHS.items()
         ]
-        self._cut += len(set(counts)) > 1 or counts[0] > MAX_ROWS
+        if len(set(counts)) > 1 or counts[0] > MAX_ROWS:
+            self._cut.append(clip)
         return min(*counts, MAX_ROWS)
 
 
