@@ -179,6 +179,21 @@ def test_scores_of_pictures_are_cosines_for_every_encoder(index):
     assert {(hit.score_kind, hit.is_match) for hit in [*plain, *probable]} == {("cosine", None)}
 
 
+@pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames"])
+def test_cosines_of_frames_are_at_most_one(tmp_path, ranker):
+    colours = np.random.default_rng(0).integers(0, 256, (20, 3)).repeat(3, axis=0)
+    archive.film(tmp_path / "films/first.film", colours)
+    archive.film(tmp_path / "films/again.film", colours[::-1])
+    index = archive.indexed(tmp_path / "index", tmp_path / "films")
+    rows = np.concatenate([index.read(content).vectors for content in index.contents()])
+    assert np.linalg.norm(rows.astype(np.float32), axis=-1).max() > 1  # they are of float16
+    library = archive.opened(index, ranker=ranker)
+    results = [library.query(like=("first.film", second))[0] for second in range(0, 60, 3)]
+    scores = [[x.score, *x.scores, *(moment.score for moment in x.moments)] for x in results]
+    assert {hit.score_kind for hit in results} == {"cosine"}
+    assert 0.999 < np.concatenate(scores).max() <= 1
+
+
 def test_only_cosines_of_frames_have_thresholds_of_probabilities(index, monkeypatch):
     monkeypatch.setattr(visual, "MIN_FRAMES_FOR_THRESHOLD", 1)
     matches = {
