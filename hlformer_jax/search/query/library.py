@@ -69,10 +69,10 @@ class Library:
 
     def __init__(
         self,
-        directory: str | Path,
-        checkpoint: str | Path | None = None,
+        directory: str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str] | None = None,
         ranker: str | None = None,
-        encoder: Encoder | str | Path | None = None,
+        encoder: Encoder | str | os.PathLike[str] | None = None,
         store: str | Store | None = None,
         normalise: bool = False,
     ) -> None:
@@ -462,7 +462,7 @@ class Library:
         an indexed video.
         """
         if query.image is not None:
-            assert not isinstance(query.image, str)
+            assert isinstance(query.image, Path | bytes)
             return pictures.embedding(encoder, query.image), -1
         if query.like is None:
             return None, -1
@@ -556,7 +556,7 @@ class Library:
         if self._encoder is None or self._facts != index.encoder:
             self._encoder = None
             encoder = self._given_encoder
-            if encoder is None or isinstance(encoder, str | Path):
+            if encoder is None or isinstance(encoder, str | os.PathLike):
                 encoder = reload_encoder(index.encoder, encoder)
             index.check_encoder(encoder)
             self._encoder, self._facts = encoder, index.encoder

@@ -1,9 +1,11 @@
 """Queries of a library: ranking, moments, filters, warnings, refusals and concurrent changes."""
 
+import copy
 import dataclasses
 import datetime
 import errno
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -267,6 +269,35 @@ def test_results_keep_their_warnings_when_sliced(library):
     part = results[1:]
     assert videos_of(part) == videos_of(results)[1:]
     assert part.warnings == ["a disk is offline"] and part[0] == results[1]
+    assert results.copy().warnings == part.warnings
+
+
+def test_results_of_two_queries_can_be_compared(library, index):
+    first, second = library.query("red"), library.query("red")
+    assert first == second and not first != second and second[1] in first
+    assert first.index(second[1]) == 1 and first[0] != second[1] and first[0] != "red"
+    for copied in (pickle.loads(pickle.dumps(first)), copy.deepcopy(first), copy.copy(first)):
+        assert copied == first and type(copied) is type(first)
+    changed = first[0]._replace(scores=first[0].scores + 1)
+    assert changed != first[0] and changed._replace(scores=first[0].scores) == first[0]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(first[0])
+    a, b = (index.read(index.videos[name].content) for name in ("a.film", "b.film"))
+    assert a != b and a == index.read(index.videos["a.film"].content)
+
+
+def test_any_kind_of_path_is_accepted(index, films, tmp_path):
+    def as_path(path):  # an os.PathLike that is not a pathlib.Path
+        with os.scandir(path.parent) as entries:
+            return next(entry for entry in entries if entry.name == path.name)
+
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "red.png")
+    for convert in (str, as_path):
+        library = search.open(convert(index.directory), encoder=archive.Encoder())
+        assert library.query(image=convert(tmp_path / "red.png"))[0].video == "a.film"
+        assert search.Index.open(convert(index.directory)).videos
+    created = search.Index.create(str(tmp_path / "new"), as_path(films), archive.Encoder())
+    assert created.directory == tmp_path / "new"
 
 
 def test_unknown_instant_or_video_is_refused(library, index):
