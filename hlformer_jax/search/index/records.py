@@ -102,13 +102,13 @@ class VideoArrays(NamedTuple):
     warning: str = ""  # a line about parts of the video that could not be used
     recorded: float = 0.0  # time of recording, seconds since the epoch; 0 if unknown
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, value: object) -> bool:
         """Return whether all fields are equal, arrays element by element."""
-        return equal_fields(self, other)
+        return equal_fields(self, value)
 
-    def __ne__(self, other: object) -> bool:
+    def __ne__(self, value: object) -> bool:
         """Return whether a field differs."""
-        return not self == other
+        return not self == value
 
 
 @dataclasses.dataclass(frozen=True)

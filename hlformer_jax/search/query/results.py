@@ -62,13 +62,13 @@ class Result(NamedTuple):
     passages: tuple[Passage, ...] = ()
     tags: tuple[str, ...] = ()
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, value: object) -> bool:
         """Return whether all fields are equal, arrays element by element."""
-        return equal_fields(self, other)
+        return equal_fields(self, value)
 
-    def __ne__(self, other: object) -> bool:
+    def __ne__(self, value: object) -> bool:
         """Return whether a field differs."""
-        return not self == other
+        return not self == value
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of the JSON output: all but `path`, `times` and `scores`."""
