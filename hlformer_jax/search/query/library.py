@@ -65,7 +65,11 @@ MAX_UNREADABLE = 100
 
 
 class Library:
-    """A searchable archive; several threads may query it at the same time."""
+    """A searchable archive; several threads may query it at the same time.
+
+    A process that is forked after a query may hang at its own: start processes by "spawn", and open
+    the index in each.
+    """
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import datetime
 import errno
+import multiprocessing
 import os
 import pickle
 import re
@@ -13,7 +14,8 @@ import sys
 import tempfile
 import time
 import unicodedata
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 from unittest import mock
 
 import archive
@@ -22,7 +24,7 @@ import processes
 import pytest
 from PIL import Image
 
-from hlformer_jax import search
+from hlformer_jax import encoders, search
 from hlformer_jax.encoders import EncoderError
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search import times
@@ -284,6 +286,18 @@ def test_results_of_two_queries_can_be_compared(library, index):
         hash(first[0])
     a, b = (index.read(index.videos[name].content) for name in ("a.film", "b.film"))
     assert a != b and a == index.read(index.videos["a.film"].content)
+
+
+@pytest.mark.slow  # the new process compiles the encoder
+def test_spawned_process_searches_after_a_query_of_this_one(films, tmp_path):
+    folder = Path(__file__).parents[2] / "encoders/golden/siglip"
+    encoder = encoders.load(folder)
+    directory = tmp_path / "index"
+    index = search.Index.create(directory, films, encoder, places=(str(folder),))
+    archive.fill(index, encoder)
+    here = archive.best_video(directory, "blue")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        assert processes.submit(archive.best_video, directory, "blue").result(120) == here
 
 
 def test_any_kind_of_path_is_accepted(index, films, tmp_path):
