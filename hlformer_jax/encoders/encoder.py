@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
@@ -17,6 +17,7 @@ from hlformer_jax.encoders.images import Preprocessing
 from hlformer_jax.encoders.tokenizer import Tokenizer
 from hlformer_jax.encoders.transformer import Params
 from hlformer_jax.lazy import install_command
+from hlformer_jax.text import shown
 from hlformer_jax.typing import Array
 
 IMAGES_AT_ONCE = {"cpu": 16}
@@ -103,7 +104,7 @@ class TextEncoder:
           For each text the states of its W tokens, float32, without padding.
 
         Raises:
-          EncoderError: if `texts` is one string.
+          EncoderError: if `texts` is one string, or has anything but strings.
         """
         return [
             states[real]
@@ -120,8 +121,9 @@ class TextEncoder:
 
         The vectors are None if the encoder has no joint space of images and texts.
         """
-        if isinstance(texts, str):
-            raise EncoderError(f"{self.name}: give a list of texts, not one string")
+        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+            raise EncoderError(f"{self.name}: give a list of texts, not {shown(texts)}")
+        texts = list(texts)
         batch_size = 1 if len(texts) == 1 else TEXTS_AT_ONCE
         for start in range(0, len(texts), batch_size):
             ids, real = self.tokenizer(texts[start : start + batch_size])
@@ -317,7 +319,7 @@ class ImageTextEncoder(TextEncoder):
           texts: any number of texts.
 
         Raises:
-          EncoderError: if `texts` is one string.
+          EncoderError: if `texts` is one string, or has anything but strings.
         """
         batches = [vectors for _, (vectors, _) in self._encode_batches(texts)]
         return np.concatenate(batches) if batches else np.zeros((0, self.width), np.float32)

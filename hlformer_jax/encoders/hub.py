@@ -5,6 +5,7 @@ reports their names, address and size.
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_path: str | os.PathLike[str],
     *,
     dtype: str = "float32",
     revision: str | None = None,
@@ -53,7 +54,7 @@ def load(
 
 
 def load_text(
-    name_or_path: str | Path,
+    name_or_path: str | os.PathLike[str],
     *,
     dtype: str = "float32",
     revision: str | None = None,
@@ -68,7 +69,7 @@ def load_text(
 
 
 def _load(
-    name_or_path: str | Path,
+    name_or_path: str | os.PathLike[str],
     dtype: str,
     revision: str | None,
     offline: bool | None,
@@ -77,7 +78,7 @@ def _load(
 ) -> TextEncoder:
     if dtype not in weights.DTYPES:
         raise EncoderError(f"dtype {dtype!r} is not one of {', '.join(weights.DTYPES)}")
-    folder, name = _find(str(name_or_path), revision, offline, report)
+    folder, name = _find(os.fspath(name_or_path), revision, offline, report)
     path = folder / CONFIG
     if not path.exists():
         raise EncoderError(f"{folder}: has no {CONFIG}, so it is not an encoder's folder")
@@ -96,7 +97,7 @@ def _load(
     return TextEncoder(config, params, text_tokenizer, **options)
 
 
-def save(encoder: ImageTextEncoder, folder: str | Path) -> None:
+def save(encoder: ImageTextEncoder, folder: str | os.PathLike[str]) -> None:
     """Write a float32 SigLIP as a Hugging Face folder, for `load` and transformers.
 
     Each file is written atomically. `config.json` is the last, and a folder without it does not
@@ -195,7 +196,8 @@ def missing_files(folder: Path) -> list[str]:
     """Return the names of files that an encoder needs and a folder with a `config.json` lacks."""
     model_type = configs.read_json(folder / CONFIG).get("model_type")
     needed = [*weights.files(folder), folder / tokenizer.FILE]
-    if model_type == "siglip":  # without its settings, its texts would keep their capitals
+    family = families.FAMILIES.get(str(model_type))
+    if family is not None and family.needs_tokenizer_settings:
         needed.append(folder / tokenizer.SETTINGS)
     names = [path.name for path in needed if not path.exists()]
     if families.has_images(model_type) and _find_image_settings(folder)[1] is None:

@@ -374,7 +374,8 @@ class GaussianBank(nn.Module):
 
     The parameters of each geometry have a leading axis of blocks. In the output [K, *batch, L, H]
     the Euclidean blocks come first (the released order). The windows are arguments, so that banks
-    that differ only in their windows share a compiled program.
+    that differ only in their windows share a compiled program. To add blocks of another kind,
+    concatenate their outputs with the bank's: every fusion takes any number K of blocks.
     """
 
     options: BankOptions

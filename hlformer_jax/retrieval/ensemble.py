@@ -1,5 +1,6 @@
 """Ensembles of runs: ranks the test split by the mean of the scores of several runs."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def combine(members: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def evaluate(
-    members: Sequence[Path], directory: Path | None = None, overwrite: bool = False
+    members: Sequence[str | os.PathLike[str]],
+    directory: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Result]:
     """Rank the queries of score files by their combined scores.
 
@@ -84,44 +87,46 @@ def evaluate(
     """
     if len(members) < 2:
         raise EnsembleError("an ensemble needs two score files or more: give `member` for each")
-    resolved = [path.resolve() for path in members]
-    for number, path in enumerate(members):
+    paths = [Path(path) for path in members]
+    resolved = [path.resolve() for path in paths]
+    for number, path in enumerate(paths):
         if resolved[number] in resolved[:number]:
             raise EnsembleError(f"{path} is given twice, and would count twice: leave one out")
     if directory is not None:
+        directory = Path(directory)
         if (directory / "config.json").exists():
             raise EnsembleError(
                 f"{directory} holds a run, whose metrics are not replaced: give another `workdir`"
             )
         ranking.check_place(directory, files.replacing(overwrite))
         files.check_output(directory / SETTINGS_FILE, files.replacing(overwrite))
-        for path, file in zip(members, resolved, strict=True):
+        for path, file in zip(paths, resolved, strict=True):
             if file == (directory / ranking.QUERIES_FILE).resolve():
                 raise EnsembleError(
                     f"{path} would be replaced by the ranks of the ensemble: rename it, or give"
                     " another `workdir`"
                 )
-    read = [_read(path) for path in members]
+    read = [_read(path) for path in paths]
     first, owners = read[0], _owners(read[0])
-    for path, scores in zip(members[1:], read[1:], strict=True):
+    for path, scores in zip(paths[1:], read[1:], strict=True):
         for name in ("queries", "videos"):
             differing = set(first[name]) ^ set(scores[name])
             if differing:
                 raise EnsembleError(
-                    f"{path} has other {name} than {members[0]}: only one of the two has"
+                    f"{path} has other {name} than {paths[0]}: only one of the two has"
                     f" {str(min(differing))!r} ({len(differing)} differ)"
                 )
         if _owners(scores) != owners:
-            raise EnsembleError(f"{path} has other relevant videos than {members[0]}")
-    _check_sentences(members, read)
+            raise EnsembleError(f"{path} has other relevant videos than {paths[0]}")
+    _check_sentences(paths, read)
     aligned = [_align(scores, first) for scores in read]
     relevant = first["relevant"]
-    rows = {str(path): scores for path, scores in zip(members, aligned, strict=True)}
+    rows = {str(path): scores for path, scores in zip(paths, aligned, strict=True)}
     rows["ensemble"] = combine(aligned)
     results = {name: _result(scores, relevant) for name, scores in rows.items()}
     if directory is not None:
         ranking.write_result(results["ensemble"], directory, files.replacing(overwrite))
-        listed = {"members": [str(path) for path in members]}
+        listed = {"members": [str(path) for path in paths]}
         files.write_json(directory / SETTINGS_FILE, listed, files.replacing(overwrite))
     return results
 

@@ -7,6 +7,7 @@ that gives all candidates the same score gets the metrics of chance instead of R
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -296,23 +297,27 @@ class Result:
         return content | {name: value for name, value in more.items() if value is not None}
 
 
-def check_place(directory: Path, replace: files.Replace = files.Replace.OWN) -> None:
+def check_place(
+    directory: str | os.PathLike[str], replace: files.Replace = files.Replace.OWN
+) -> None:
     """Check that `write_result` may write its files into a directory.
 
     Raises:
       OSError: if an existing file must not be replaced.
     """
     for name in (METRICS_FILE, QUERIES_FILE):
-        files.check_output(directory / name, replace)
+        files.check_output(Path(directory) / name, replace)
 
 
 def write_result(
-    result: Result, directory: Path, replace: files.Replace = files.Replace.OWN
+    result: Result,
+    directory: str | os.PathLike[str],
+    replace: files.Replace = files.Replace.OWN,
 ) -> None:
     """Write test_metrics.json, and test_queries.npz if the result has `per_query`."""
-    files.write_json(directory / METRICS_FILE, result.as_json(), replace)
+    files.write_json(Path(directory) / METRICS_FILE, result.as_json(), replace)
     if result.per_query:
-        files.write_npz(directory / QUERIES_FILE, result.per_query, replace)
+        files.write_npz(Path(directory) / QUERIES_FILE, result.per_query, replace)
 
 
 def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:

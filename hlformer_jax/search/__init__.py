@@ -31,7 +31,7 @@ docs/search/ is the manual. The package needs the extra `search`; a Ray cluster 
 PostgreSQL needs `postgres`. Importing the package does not load JAX.
 """
 
-from pathlib import Path
+import os
 
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.errors import DamagedError, QueryError, SearchError
@@ -49,10 +49,10 @@ __all__ = [
 
 
 def open(
-    directory: str | Path,
-    checkpoint: str | Path | None = None,
+    directory: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str] | None = None,
     ranker: str | None = None,
-    encoder: Encoder | str | Path | None = None,
+    encoder: Encoder | str | os.PathLike[str] | None = None,
     store: str | Store | None = None,
     normalise: bool = False,
 ) -> Library:

@@ -18,7 +18,7 @@ DEMO_NOTE = "demo.json"
 """File that marks the directory of a demo, which contains the demo's encoder."""
 
 
-def load_encoder(name_or_path: str | Path) -> tuple[Encoder, tuple[str, ...]]:
+def load_encoder(name_or_path: str | os.PathLike[str]) -> tuple[Encoder, tuple[str, ...]]:
     """Load an encoder by its hub id or from a folder.
 
     Args:
@@ -32,12 +32,12 @@ def load_encoder(name_or_path: str | Path) -> tuple[Encoder, tuple[str, ...]]:
     """
     hub = optional("hlformer_jax.encoders.hub", "search")
     is_folder = os.path.isdir(name_or_path)
-    place = str(Path(name_or_path).resolve() if is_folder else name_or_path)
-    return hub.load(str(name_or_path), report=terminal.report), (place,)
+    place = str(Path(name_or_path).resolve()) if is_folder else os.fspath(name_or_path)
+    return hub.load(os.fspath(name_or_path), report=terminal.report), (place,)
 
 
 def reload_encoder(
-    facts: EncoderFacts, name_or_path: str | Path | None = None, precision: str = ""
+    facts: EncoderFacts, name_or_path: str | os.PathLike[str] | None = None, precision: str = ""
 ) -> Encoder:
     """Load the encoder of an index.
 
@@ -56,7 +56,7 @@ def reload_encoder(
     return encoder
 
 
-def _load_again(facts: EncoderFacts, name_or_path: str | Path | None) -> Any:
+def _load_again(facts: EncoderFacts, name_or_path: str | os.PathLike[str] | None) -> Any:
     if name_or_path is not None:
         return load_encoder(name_or_path)[0]
     places = present_places(facts.places)

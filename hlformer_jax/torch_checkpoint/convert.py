@@ -26,6 +26,9 @@ OPTIONS = {
 }
 """Options in the file that no tensor's shape determines: field of the configuration, and type."""
 
+NAMING = "parameters by their names and shapes in this package"
+"""Note in errors: users may know the names and shapes of the released code."""
+
 MAX_LISTED = 5
 """Largest number of parameters that an error names."""
 
@@ -116,7 +119,7 @@ def _check_shapes(params: Mapping[str, Any], family: Any) -> None:
     }
     if any(problems.values()):
         listed = "; ".join(kind + _shorten_list(names) for kind, names in problems.items() if names)
-        raise ConversionError(f"it is not a complete checkpoint: {listed}")
+        raise ConversionError(f"it is not a complete checkpoint ({NAMING}): {listed}")
 
 
 def _shorten_list(names: Sequence[str]) -> str:
@@ -234,7 +237,9 @@ def _convert_parameters(
         )
     params = to_params(tensors)
     if missing := [name for name in _REQUIRED if name not in params]:
-        raise ConversionError(f"it is not a complete checkpoint: it lacks {', '.join(missing)}")
+        raise ConversionError(
+            f"it is not a complete checkpoint ({NAMING}): it lacks {', '.join(missing)}"
+        )
     clip, frame = (_block_counts(params[f"{branch}_branch"]) for branch in ("clip", "frame"))
     if differing := [bank for bank in clip | frame if clip.get(bank) != frame.get(bank)]:
         bank = differing[0]
@@ -370,5 +375,7 @@ def _matrix_shape(params: Mapping[str, Any], path: str) -> tuple[int, int]:
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(value, np.ndarray) or value.ndim != 2:
-        raise ConversionError(f"it is not a complete checkpoint: it has no matrix {path}")
+        raise ConversionError(
+            f"it is not a complete checkpoint ({NAMING}): it has no matrix {path}"
+        )
     return value.shape

@@ -152,7 +152,9 @@ def evaluate_checkpoint(
     if directory is not None:
         inputs = run_directory.Fingerprints.from_family(family)
         run_directory.check_evaluation(directory, path, config, inputs, overwrite)
-    slow_line = "evaluating: the first evaluation on a GPU compiles for a minute"
+    slow_line = "evaluating"
+    if jax.default_backend() == "gpu":
+        slow_line += ": the first evaluation compiles for a minute"
     with terminal.reported_if_slow(slow_line) if processes.is_first() else contextlib.nullcontext():
         if scores_file is None:
             result = family.test(params)

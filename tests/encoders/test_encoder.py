@@ -138,8 +138,15 @@ def test_wrong_inputs_are_refused(loaded):
     encoder = loaded("siglip")
     with pytest.raises(EncoderError, match="preprocess them first"):
         encoder.encode_images(np.zeros((1, 32, 32, 3), np.uint8))
-    with pytest.raises(EncoderError, match="list of texts"):
-        encoder.encode_texts("one string")
+    for texts in ("one string", b"bytes", None, 3):
+        with pytest.raises(EncoderError, match="list of texts, not"):
+            encoder.encode_texts(texts)
+    for texts in ([], (), iter(()), np.array([], str)):
+        assert encoder.encode_texts(texts).shape == (0, encoder.width)
+        assert encoder.encode_tokens(texts) == []
+    two = encoder.encode_texts(["a", "b c"])
+    np.testing.assert_array_equal(encoder.encode_texts(text for text in ("a", "b c")), two)
+    np.testing.assert_array_equal(encoder.encode_texts(np.array(["a", "b c"])), two)
     with pytest.raises(EncoderError, match="not 3"):
         encoder.encode_texts(["a", 3])
 

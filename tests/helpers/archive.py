@@ -206,6 +206,11 @@ def opened(index, **options):
     return search.open(index.directory, **{"encoder": Encoder(), **options})
 
 
+def best_video(directory, text):
+    """Return the best video of a text; the index knows its encoder."""
+    return search.open(directory).query(text, k=1)[0].video
+
+
 def everything(directory):
     """Return the bytes of each file below a directory by its relative path."""
     return {

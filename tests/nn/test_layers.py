@@ -212,6 +212,16 @@ def test_fusion_without_its_token_is_refused(name):
         fuse.init(jax.random.key(0), inputs, False)
 
 
+@pytest.mark.parametrize("name", FUSIONS)
+@pytest.mark.parametrize("count", [1, 5])
+def test_fusion_takes_any_number_of_blocks(name, count):
+    fuse, blocks = FUSIONS[name](BlockOptions(2, 0.0)), jnp.ones((count, 2, 4, 8))
+    token = jnp.ones(8) if fuse.uses_token else None
+    inputs = FusionInputs(blocks, blocks[0], None, jnp.float32(1), token)
+    fused, _ = jax.eval_shape(lambda: fuse.init_with_output(jax.random.key(0), inputs, False))
+    assert fused.shape == (2, 4, 8)
+
+
 def test_pooling_is_a_softmax_over_real_positions():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 4, 3)).astype(np.float32)

@@ -39,7 +39,7 @@ def test_equal_scores_count_as_zero():
 
 def test_ranks_follow_the_combined_scores(tmp_path, scores):
     files = [_write(tmp_path / f"{k}.npz", x) for k, x in enumerate(scores)]
-    results = ensemble.evaluate(files, tmp_path / "out")
+    results = ensemble.evaluate([str(file) for file in files], str(tmp_path / "out"))
     for name, matrix in zip(results, [*scores, ensemble.combine(list(scores))], strict=True):
         true_scores = matrix[np.arange(12), RELEVANT][:, None]
         assert results[name].metrics["R@1"] == pytest.approx(

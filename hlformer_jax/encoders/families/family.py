@@ -22,11 +22,13 @@ class TextFamily(ABC):
       name: the `model_type` of its `config.json`.
       prefix: an optional beginning of the names of all tensors in a file.
       unread: beginnings of the names of tensors that a file may hold and that are not read.
+      needs_tokenizer_settings: whether its texts depend on a `tokenizer_config.json`.
     """
 
     name: ClassVar[str]
     prefix: ClassVar[str] = ""
     unread: ClassVar[tuple[str, ...]] = ()
+    needs_tokenizer_settings: ClassVar[bool] = False
 
     def kind(self, tokenizer: Tokenizer) -> str:
         """Return the name of an encoder's architecture, which may depend on its tokenizer."""

@@ -40,6 +40,7 @@ class Siglip(ImageTextFamily):
     """SigLIP, and SigLIP2 of fixed resolution, which differs only in its tokenizer."""
 
     name = "siglip"
+    needs_tokenizer_settings = True  # without them, texts would keep their capitals
     image_settings = {
         "size": {"height": 224, "width": 224},
         "do_center_crop": False,

@@ -11,6 +11,7 @@ Paths of videos are absolute. Second t of a video at rate r is its frame round(t
 before the frame at its end. docs/search/clips.md explains rates and timecodes.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ __all__ = ["Timing", "check", "clip_name", "nominal_rate", "read_csv", "write"]
 
 
 def write(
-    path: Path,
+    path: str | os.PathLike[str],
     title: str,
     results: Sequence[Result],
     probe: Callable[[Path], Any],
@@ -52,6 +53,7 @@ def write(
       MissingExtra: for .otio without OpenTimelineIO.
       OutputError: if a file exists that must not be replaced.
     """
+    path = Path(path)
     encode = check(path)
     moments = [
         ExportedMoment(rank, result, moment)
@@ -63,13 +65,14 @@ def write(
     return len(moments)
 
 
-def check(path: Path) -> Callable[..., bytes]:
+def check(path: str | os.PathLike[str]) -> Callable[..., bytes]:
     """Return the function that encodes files of this suffix.
 
     Raises:
       SearchError: for an unknown suffix.
       MissingExtra: for .otio without OpenTimelineIO.
     """
+    path = Path(path)
     encode = FORMATS.get(path.suffix.lower())
     if encode is None:
         suffix = repr(path.suffix) if path.suffix else "no suffix"

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import io
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def _escape_cell(text: str) -> str:
     return f"'{text}" if text.startswith(tuple("=+-@")) else text
 
 
-def read_csv(path: Path) -> list[tuple[str, float, float]]:
+def read_csv(path: str | os.PathLike[str]) -> list[tuple[str, float, float]]:
     """Read the id, start and end of each moment of a table that `encode_csv` made.
 
     A spreadsheet may have saved the table again: as UTF-8 or UTF-16, with cells separated by
@@ -60,6 +61,7 @@ def read_csv(path: Path) -> list[tuple[str, float, float]]:
       SearchError: if the file is not such a table, or a line is not a row of it.
       OSError: if the file cannot be read.
     """
+    path = Path(path)
     text = _decode(path, files.read_bytes(path))
     head = text.partition("\n")[0]
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(DELIMITERS, key=head.count))

@@ -118,8 +118,8 @@ class Index:
     @classmethod
     def create(
         cls,
-        directory: Path,
-        root: Path,
+        directory: str | os.PathLike[str],
+        root: str | os.PathLike[str],
         encoder: Encoder,
         fps: float = 1.0,
         places: tuple[str, ...] = (),
@@ -148,10 +148,10 @@ class Index:
             "encoder": json.dumps(facts), "fps": float(fps), "checkpoint": b"",
             "every_frame": int(every_frame),
         }  # fmt: skip
-        return cls(directory, Database.create(directory, settings, root.resolve()))
+        return cls(directory, Database.create(directory, settings, Path(root).resolve()))
 
     @classmethod
-    def open(cls, directory: Path) -> "Index":
+    def open(cls, directory: str | os.PathLike[str]) -> "Index":
         """Open an index.
 
         If the database is damaged, its copy is read instead, and `notes` has a line about it. The

@@ -85,6 +85,14 @@ class ArraysError(SearchError):
     """Error for embeddings that cannot be stored, for example because they are not finite."""
 
 
+def equal_fields(first: tuple, second: object) -> bool:
+    """Return whether two named tuples have one type and equal fields, arrays by their elements."""
+    if not isinstance(second, type(first)):
+        return False
+    pairs = zip(first, second, strict=True)
+    return all(np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in pairs)
+
+
 class VideoArrays(NamedTuple):
     """The frame embeddings of one video; times in seconds from its start."""
 
@@ -93,6 +101,14 @@ class VideoArrays(NamedTuple):
     duration: float  # of the video, in seconds
     warning: str = ""  # a line about parts of the video that could not be used
     recorded: float = 0.0  # time of recording, seconds since the epoch; 0 if unknown
+
+    def __eq__(self, value: object) -> bool:
+        """Return whether all fields are equal, arrays element by element."""
+        return equal_fields(self, value)
+
+    def __ne__(self, value: object) -> bool:
+        """Return whether a field differs."""
+        return not self == value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,14 +65,18 @@ MAX_UNREADABLE = 100
 
 
 class Library:
-    """A searchable archive; several threads may query it at the same time."""
+    """A searchable archive; several threads may query it at the same time.
+
+    A process that is forked after a query may hang at its own: start processes by "spawn", and open
+    the index in each.
+    """
 
     def __init__(
         self,
-        directory: str | Path,
-        checkpoint: str | Path | None = None,
+        directory: str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str] | None = None,
         ranker: str | None = None,
-        encoder: Encoder | str | Path | None = None,
+        encoder: Encoder | str | os.PathLike[str] | None = None,
         store: str | Store | None = None,
         normalise: bool = False,
     ) -> None:
@@ -462,7 +466,7 @@ class Library:
         an indexed video.
         """
         if query.image is not None:
-            assert not isinstance(query.image, str)
+            assert isinstance(query.image, Path | bytes)
             return pictures.embedding(encoder, query.image), -1
         if query.like is None:
             return None, -1
@@ -556,7 +560,7 @@ class Library:
         if self._encoder is None or self._facts != index.encoder:
             self._encoder = None
             encoder = self._given_encoder
-            if encoder is None or isinstance(encoder, str | Path):
+            if encoder is None or isinstance(encoder, str | os.PathLike):
                 encoder = reload_encoder(index.encoder, encoder)
             index.check_encoder(encoder)
             self._encoder, self._facts = encoder, index.encoder

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import unicodedata
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
@@ -56,7 +57,7 @@ class Query:
     since: When = None
     until: When = None
     moments: int = 3
-    image: str | Path | bytes | None = None
+    image: str | os.PathLike[str] | bytes | None = None
     like: tuple[str, float] | None = None
     then: Sequence[str] = ()
     within: float | None = None
@@ -79,7 +80,7 @@ class Query:
             names = signals.split(",") if isinstance(signals, str) else signals
             names = [name.strip() for name in _strings("signals", names)]
             self._set("signals", tuple(dict.fromkeys(names)))
-        if isinstance(self.image, str):
+        if isinstance(self.image, str | os.PathLike):
             self._set("image", Path(self.image))
         self._check_parts()
         self._check_signals()
@@ -175,7 +176,7 @@ _TYPES: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (Integral, "an integer", ("k", "moments", "offset")),
     (Real, "a number", ("within", "longer", "shorter", "min_score")),
     (str, "a string", ("folder",)),
-    ((str, Path, bytes, bytearray, memoryview), "a path or the bytes of a file", ("image",)),
+    ((str, os.PathLike, bytes, bytearray, memoryview), "a path or the bytes of a file", ("image",)),
 )
 """Types of fields, how errors name the types, and the fields; each field may have its default."""
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from hlformer_jax.retrieval.moments import Moment
 from hlformer_jax.search import times
-from hlformer_jax.search.index.records import Threshold
+from hlformer_jax.search.index.records import Threshold, equal_fields
 from hlformer_jax.search.signals.rankers import ScoreKind
 from hlformer_jax.search.signals.transcript.passages import Passage
 from hlformer_jax.text import legible
@@ -61,6 +61,14 @@ class Result(NamedTuple):
     copies: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
     tags: tuple[str, ...] = ()
+
+    def __eq__(self, value: object) -> bool:
+        """Return whether all fields are equal, arrays element by element."""
+        return equal_fields(self, value)
+
+    def __ne__(self, value: object) -> bool:
+        """Return whether a field differs."""
+        return not self == value
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of the JSON output: all but `path`, `times` and `scores`."""
@@ -140,6 +148,10 @@ class Results(list[Result]):
             results = super().__getitem__(key)
             return Results(results, self.warnings, self.match_threshold, self.reason)
         return super().__getitem__(key)
+
+    def copy(self) -> "Results":
+        """Return a copy that keeps the warnings and the match threshold."""
+        return self[:]
 
     @property
     def good(self) -> bool:

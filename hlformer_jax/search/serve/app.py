@@ -6,9 +6,11 @@ in the index, never by paths.
 
 import asyncio
 import secrets
+import shutil
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -139,14 +141,14 @@ def build_app(
     thumbnails = BoundedExecutor("thumbnails", workers=2, waiting=128)
     cuts = BoundedExecutor("cuts", workers=1, waiting=4)
     running, permission = jobs.Jobs(library), jobs.Permission(manage)
-    clips = tempfile.TemporaryDirectory(prefix="hlformer-cuts-")
+    clips = Path(tempfile.mkdtemp(prefix="hlformer-cuts-"))
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
         for executor in (searches, thumbnails, cuts):
             executor.close()
-        clips.cleanup()
+        remove_clips()
         await run_in_threadpool(running.close)
 
     server = FastAPI(
@@ -154,6 +156,8 @@ def build_app(
         redoc_url=None, openapi_url="/api/openapi.json",
         dependencies=[Depends(guard.check_parameters)], responses=schemas.ERRORS,
     )  # fmt: skip
+    # A server that could not start is only discarded.
+    remove_clips = weakref.finalize(server, shutil.rmtree, clips, ignore_errors=True)
     server.add_middleware(guard.Guard, hosts=hosts, any_address=any_address, token=token)
     guard.install(server, library)
     for address, (name, media_type) in STATIC_FILES.items():
@@ -282,7 +286,7 @@ def _video_router(
     library: Library,
     thumbnails: BoundedExecutor,
     cuts: BoundedExecutor,
-    clips: "tempfile.TemporaryDirectory[str]",
+    clips: Path,
 ) -> APIRouter:
     """Return the addresses that open the files of videos.
 
@@ -343,7 +347,7 @@ def _video_router(
             raise ParameterError(f"end: {end:g} s is not after start, {start:g} s")
         if end > start + MAX_CUT_SECONDS:
             raise ParameterError(f"end: give at most {MAX_CUT_SECONDS:.0f} s after start")
-        out = Path(clips.name, f"{secrets.token_hex(8)}.mp4")
+        out = clips / f"{secrets.token_hex(8)}.mp4"
         stopped = threading.Event()
 
         def check() -> None:

@@ -238,9 +238,10 @@ class VisualMatches:
         score = None if group.score is None else self._shown(group.score)
         return Evidence(is_match, score, moments, times=arrays.times, scores=scores)
 
-    def _shown(self, cosines: Any) -> Any:
-        """Return scores as they are shown: probabilities of cosines, or unchanged; keep scalars."""
-        if self.probability is None:
-            return cosines
-        probabilities = self.probability(np.asarray(cosines, np.float32))
-        return float(probabilities) if np.ndim(cosines) == 0 else np.asarray(probabilities)
+    def _shown(self, scores: Any) -> Any:
+        """Return scores as they are shown: probabilities, cosines, or unchanged; keep scalars."""
+        if self.signal.ranker.score_kind == "cosine":
+            scores = np.minimum(scores, 1)  # rounded to float16, a row may be longer than 1
+        if self.probability is not None:
+            scores = self.probability(np.asarray(scores, np.float32))
+        return float(scores) if np.ndim(scores) == 0 else np.asarray(scores)

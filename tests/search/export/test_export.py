@@ -241,7 +241,7 @@ def test_playlist_and_table_have_all_moments(tmp_path):
         hit("=1+2.mp4", (1.25, 3.5))._replace(tags=("b", "c d")),
         hit("ü.mp4", (2.0, 4.0))._replace(id="00000000000000ab"),
     ]
-    export.write(tmp_path / "x.m3u8", "t", hits, never)
+    export.write(str(tmp_path / "x.m3u8"), "t", hits, never)
     assert (tmp_path / "x.m3u8").read_text().splitlines()[:6] == [
         "#EXTM3U", "#PLAYLIST:t", "#EXTINF:2,=1+2.mp4", "#EXTVLCOPT:start-time=1.250",
         "#EXTVLCOPT:stop-time=3.500", "file:///films/%3D1%2B2.mp4",

@@ -1,9 +1,12 @@
 """Queries of a library: ranking, moments, filters, warnings, refusals and concurrent changes."""
 
+import copy
 import dataclasses
 import datetime
 import errno
+import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -11,7 +14,8 @@ import sys
 import tempfile
 import time
 import unicodedata
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 from unittest import mock
 
 import archive
@@ -20,7 +24,7 @@ import processes
 import pytest
 from PIL import Image
 
-from hlformer_jax import search
+from hlformer_jax import encoders, search
 from hlformer_jax.encoders import EncoderError
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search import times
@@ -179,6 +183,21 @@ def test_scores_of_pictures_are_cosines_for_every_encoder(index):
     assert {(hit.score_kind, hit.is_match) for hit in [*plain, *probable]} == {("cosine", None)}
 
 
+@pytest.mark.parametrize("ranker", ["best_frame", "top_3_frames"])
+def test_cosines_of_frames_are_at_most_one(tmp_path, ranker):
+    colours = np.random.default_rng(0).integers(0, 256, (20, 3)).repeat(3, axis=0)
+    archive.film(tmp_path / "films/first.film", colours)
+    archive.film(tmp_path / "films/again.film", colours[::-1])
+    index = archive.indexed(tmp_path / "index", tmp_path / "films")
+    rows = np.concatenate([index.read(content).vectors for content in index.contents()])
+    assert np.linalg.norm(rows.astype(np.float32), axis=-1).max() > 1  # they are of float16
+    library = archive.opened(index, ranker=ranker)
+    results = [library.query(like=("first.film", second))[0] for second in range(0, 60, 3)]
+    scores = [[x.score, *x.scores, *(moment.score for moment in x.moments)] for x in results]
+    assert {hit.score_kind for hit in results} == {"cosine"}
+    assert 0.999 < np.concatenate(scores).max() <= 1
+
+
 def test_only_cosines_of_frames_have_thresholds_of_probabilities(index, monkeypatch):
     monkeypatch.setattr(visual, "MIN_FRAMES_FOR_THRESHOLD", 1)
     matches = {
@@ -252,6 +271,47 @@ def test_results_keep_their_warnings_when_sliced(library):
     part = results[1:]
     assert videos_of(part) == videos_of(results)[1:]
     assert part.warnings == ["a disk is offline"] and part[0] == results[1]
+    assert results.copy().warnings == part.warnings
+
+
+def test_results_of_two_queries_can_be_compared(library, index):
+    first, second = library.query("red"), library.query("red")
+    assert first == second and not first != second and second[1] in first
+    assert first.index(second[1]) == 1 and first[0] != second[1] and first[0] != "red"
+    for copied in (pickle.loads(pickle.dumps(first)), copy.deepcopy(first), copy.copy(first)):
+        assert copied == first and type(copied) is type(first)
+    changed = first[0]._replace(scores=first[0].scores + 1)
+    assert changed != first[0] and changed._replace(scores=first[0].scores) == first[0]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(first[0])
+    a, b = (index.read(index.videos[name].content) for name in ("a.film", "b.film"))
+    assert a != b and a == index.read(index.videos["a.film"].content)
+
+
+@pytest.mark.slow  # the new process compiles the encoder
+def test_spawned_process_searches_after_a_query_of_this_one(films, tmp_path):
+    folder = Path(__file__).parents[2] / "encoders/golden/siglip"
+    encoder = encoders.load(folder)
+    directory = tmp_path / "index"
+    index = search.Index.create(directory, films, encoder, places=(str(folder),))
+    archive.fill(index, encoder)
+    here = archive.best_video(directory, "blue")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        assert processes.submit(archive.best_video, directory, "blue").result(120) == here
+
+
+def test_any_kind_of_path_is_accepted(index, films, tmp_path):
+    def as_path(path):  # an os.PathLike that is not a pathlib.Path
+        with os.scandir(path.parent) as entries:
+            return next(entry for entry in entries if entry.name == path.name)
+
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "red.png")
+    for convert in (str, as_path):
+        library = search.open(convert(index.directory), encoder=archive.Encoder())
+        assert library.query(image=convert(tmp_path / "red.png"))[0].video == "a.film"
+        assert search.Index.open(convert(index.directory)).videos
+    created = search.Index.create(str(tmp_path / "new"), as_path(films), archive.Encoder())
+    assert created.directory == tmp_path / "new"
 
 
 def test_unknown_instant_or_video_is_refused(library, index):

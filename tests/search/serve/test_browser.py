@@ -178,6 +178,13 @@ def test_transcript_follows_the_video_and_seeks(page):
     expect(page.locator("#transcript [aria-current]")).to_have_text("0:01 look")
     page.get_by_role("button", name="0:04 the captain's ship").click()
     expect(page.locator("#transcript [aria-current]")).to_contain_text("ship")
+    captions = page.evaluate("""() => {
+        const [track] = player.textTracks;
+        track.mode = "showing";  // as the browser's control does
+        return [track.kind, ...[...track.cues].map((cue) => cue.text)];
+    }""")
+    assert captions == ["captions", "look", "the captain's ship"]
+    page.wait_for_function("() => player.textTracks[0].activeCues[0]?.text.includes('ship')")
     page.get_by_text("Transcript", exact=True).click()
     page.evaluate("seek(9)")
     page.evaluate("document.querySelector('#transcript ol').style.maxHeight = '20px'")
@@ -185,6 +192,7 @@ def test_transcript_follows_the_video_and_seeks(page):
     page.wait_for_function("() => document.querySelector('#transcript ol').scrollTop > 10")
     search(page, "yellow")  # a video without a transcript
     expect(page.get_by_text("Transcript", exact=True)).to_be_hidden()
+    assert page.evaluate("() => player.textTracks[0].cues.length") == 0
 
 
 @pytest.mark.slow  # it takes seconds
@@ -416,6 +424,23 @@ def test_link_restores_query_filters_and_time(opened, url, page):
     # The address of a search alone is a link too.
     copy.goto(f"{url}/#q=blue&until=2026-07-01")
     expect(copy.locator("#status")).to_have_text("2 videos for “blue”")
+
+
+def test_link_with_an_invalid_value_is_not_a_link_without_it(opened, url, library):
+    page = opened(f"{url}/#q=red&since=2026-13-45")
+    page.expected.append("400")
+    expect(page.locator("#note")).to_contain_text("2026-13-45")
+    expect(page.locator("#used")).to_contain_text("2026-13-45")
+    page.locator("#used button").click()  # the field shows dates again
+    expect(page.locator("#status")).to_contain_text("videos for “red”")
+    assert page.locator("#since").get_attribute("type") == "date"
+    for name, value in (("until", "x"), ("longer", "x"), ("signals", "x"), ("like", "x")):
+        page.goto(f"{url}/#q=red&{name}={value}")
+        expect(page.locator("#note-title")).to_have_text("The search failed")
+    page.goto(f"{url}/#q=red&until=2099")  # a year, as in the API
+    expect(page.locator("#status")).to_contain_text("videos for “red”")
+    page.goto(f"{url}/#video={library.id('garden')}&t=x")
+    expect(page.locator("#toast")).to_contain_text("time x is not a number")
 
 
 @pytest.mark.slow  # it takes seconds

@@ -1,6 +1,7 @@
 """The server of the page: its answers, its queue, its start and its end."""
 
 import errno
+import gc
 import io
 import itertools
 import logging
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tomllib
@@ -519,3 +521,15 @@ def test_serve_prints_its_address_and_ends_with_ctrl_c():
             assert process.stderr.read() == ""
         finally:
             process.kill()
+
+
+def test_discarded_server_removes_its_folder_of_clips(library, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server = app.build_app(library)
+    assert [folder.name.startswith("hlformer-cuts-") for folder in tmp_path.iterdir()] == [True]
+    del server  # it has never started, for example because its port was taken
+    gc.collect()  # a ResourceWarning would fail the test
+    assert not list(tmp_path.iterdir())
+    with TestClient(app.build_app(library), "http://localhost"):
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())

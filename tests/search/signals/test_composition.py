@@ -97,9 +97,10 @@ def test_scores_agree_with_a_loop_over_all_frames(library, index, required, opti
         assert [hit.video for hit in hits] == order[:k]
         for hit in hits:
             score, details = expected[hit.video]
-            assert hit.score == pytest.approx(score, abs=1e-5) and np.isfinite(hit.scores).all()
+            shown = min(score, 1)  # rows of float16 may be longer than 1
+            assert hit.score == pytest.approx(shown, abs=1e-5) and np.isfinite(hit.scores).all()
             if within is None:
-                np.testing.assert_allclose(hit.scores, details, atol=1e-5)
+                np.testing.assert_allclose(hit.scores, np.minimum(details, 1), atol=1e-5)
             else:  # the moment goes from the first of the sequence to the last
                 assert hit.moments[0].peak == details[0] and hit.moments[0].end >= details[1] + 1
 

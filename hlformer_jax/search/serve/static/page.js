@@ -2,6 +2,7 @@
 const $ = (id) => document.getElementById(id);
 const player = $("player"), strip = $("strip");
 const PROPERTIES = ["folder", "tag", "longer", "shorter", "since", "until"];    // of videos
+const DATES = ["since", "until"];
 const CHOICES = ["signals", ...PROPERTIES], FILTERS = ["then", "not", ...CHOICES], FIELDS = ["q", "like", ...FILTERS];
 let PAGE_SIZE = 20;    // results at once; a test asks for fewer
 const names = new Map();    // names of shown videos by their ids
@@ -10,6 +11,7 @@ let shown = null, moment = null;    // the video in the player, which a link may
 let turn = 0, timer, request, searching = false, playFirst = false, wanted = null;    // the running query
 let quiet = false;    // true while a script moves the focus, which then selects no result
 let picture = null, cues = [];    // the picture of the query; the transcript of the video in the player
+let captions = null;    // the transcript as a track of the player
 const pictures = new Map();    // pictures of the history's entries by their keys; links have none
 const TYPING_PAUSE = 2000;    // ms after which a letter begins another search in the history
 let recorded = "", typedAt = -Infinity;    // the search of the history's entry; when a letter was last typed
@@ -144,11 +146,17 @@ function ask(delay) {    // only typing has a delay
     }
   }, delay);
 }
+function fill(name, value) {    // a date that the browser's field does not show, such as 2026, is shown as text
+  const field = $(name), isDate = DATES.includes(name);
+  if (isDate) field.type = "date";
+  field.value = value;
+  if (isDate && value && !field.value) Object.assign(field, { type: "text", value });    // the server may refuse it
+}
 function showFilters(asked) {    // a chip for each filter in use, which removes it
   const label = pictureLabel(asked.like), used = FILTERS.filter((name) => asked[name]);
   const chips = used.map((name) => {
     const value = $(name).selectedOptions?.[0].textContent ?? asked[name];
-    return filterChip(text("filter.value", { label: text(name), value }), () => { $(name).value = ""; ask(0); });
+    return filterChip(text("filter.value", { label: text(name), value }), () => { fill(name, ""); ask(0); });
   });
   if (label) chips.unshift(filterChip(label, () => searchPicture(null), "unlike"));
   $("used").replaceChildren(...chips);
@@ -291,7 +299,8 @@ function showHits(answer, asked) {
   requestAnimationFrame(drawAll);
 }
 async function openWanted() {    // opens the video of a link at its second; without it, the first result of a query
-  const mine = turn, play = playFirst, options = { at: Number(wanted.t) || 0, play };
+  const mine = turn, play = playFirst, at = Number(wanted.t), options = { at: at >= 0 ? at : 0, play };
+  if (!(at >= 0)) toast(text("link.second", { second: printable(wanted.t) }));
   const id = wanted.video, index = hits.findIndex((hit) => hit.id === id), isQuery = wants(values());
   if (index >= 0) return choose(index, options);
   try {
@@ -442,17 +451,31 @@ function markChosen() {
 }
 async function showTranscript(id) {    // hidden if the video has none
   cues = [];
+  fillCaptions();
   $("transcript").hidden = true;
   const answer = await get(`api/transcript/${id}`).then((response) => response.json())
     .catch((error) => ({ cues: [], line: error.message }));    // shown in its place
   if (id !== player.dataset.id || !answer.cues.length && !answer.line) return;
   cues = answer.cues;
+  fillCaptions();
   const lines = cues.map((cue) => make("li", {},
     make("button", { type: "button", class: "passage", onclick: () => { seek(cue.start); player.play().catch(() => {}); } },
       make("span", {}, clock(cue.start)), ` ${cue.text}`)));
   $("transcript").querySelector("ol").replaceChildren(...answer.line ? [make("li", {}, answer.line)] : lines);
   $("transcript").hidden = false;
   followTranscript();
+}
+function fillCaptions() {    // for the browser's own control; at the player's time, which differs in a preview
+  if (cues.length) captions ??= player.addTextTrack("captions", text("transcript"));
+  if (!captions) return;
+  const { mode } = captions;    // the user's choice, also for other videos: a player keeps its tracks
+  captions.mode = "hidden";    // a disabled track shows no cues to scripts
+  for (const cue of [...captions.cues]) captions.removeCue(cue);
+  for (const { start, end, text } of cues) {
+    const line = text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+    captions.addCue(new VTTCue(toPlayer(start), toPlayer(end), line));
+  }
+  captions.mode = mode;
 }
 function followTranscript() {    // marks the cue at the position of the player, and scrolls to it
   const list = $("transcript").querySelector("ol"), now = position();
@@ -498,6 +521,7 @@ function load(address, start, part = null) {
   if (preview) URL.revokeObjectURL(player.src);
   preview = part;
   origin = start;
+  fillCaptions();
   player.src = part ? address : `${address}#t=${stamp(toPlayer(pending ?? 0))}`;
 }
 function unload() {
@@ -663,7 +687,7 @@ function restore() {    // shows the search of the address and of the history's 
     if (field.options && ![...field.options].some((option) => option.value === value)) {
       field.append(make("option", { value }, value));
     }
-    field.value = value;
+    fill(name, value);
   }
   wanted = given.has("video") ? { video: given.get("video"), t: given.get("t") || 0 } : null;
   recorded = searchKey();
@@ -702,7 +726,7 @@ $("help-open").addEventListener("click", () => $("help").showModal());
 $("help-close").addEventListener("click", () => $("help").close());
 $("hints-close").addEventListener("click", () => { setting("hlformer.hints", "closed"); $("hints").hidden = true; $("q").focus(); });
 $("clear").addEventListener("click", () => {
-  for (const name of FILTERS) $(name).value = "";
+  for (const name of FILTERS) fill(name, "");
   $("q").focus();
   ask(0);
 });
@@ -720,7 +744,7 @@ $("more").addEventListener("click", () => once($("more"), showMore));
 $("again").addEventListener("click", () => ask(0));
 $("home").addEventListener("click", (event) => {
   event.preventDefault();
-  for (const name of FIELDS) $(name).value = "";
+  for (const name of FIELDS) fill(name, "");
   fold(false);
   searchPicture(null);
 });

@@ -184,6 +184,7 @@ const TEXTS = {
   "margin.seconds": "{seconds} s around",
   "link": "Copy link",
   "link.copied": "The link is copied.",
+  "link.second": "The link’s time {second} is not a number of seconds: the video begins at 0:00.",
   "link.address": "The link stands in the address bar.",
   "remove": "Remove…",
   "preview.running": "This browser cannot play this video: half a minute of it is being encoded…",
