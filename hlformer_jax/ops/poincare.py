@@ -139,6 +139,17 @@ def inside(p: Ball, c: Scalar) -> tuple[Ball, Scalar]:
     return p, _gap(c * square)
 
 
+def _gap_ratio(p: Ball, q: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Scalar:
+    """Return γ_p / γ_q for points that are `inside`, with their gaps.
+
+    For near points it is 1 + c (q − p) · (q + p) / γ_q. The derivative of the quotient in c would
+    be a difference of nearly equal numbers, each as large as 1 / γ.
+    """
+    difference = q - p
+    is_near = 16 * c * dot(difference, difference) < gap_p * gap_q
+    return jnp.where(is_near, 1 + c * dot(difference, p + q) / gap_q, gap_p / gap_q)
+
+
 def _max_radius(dtype: DTypeLike) -> float:
     """Return the largest √c |p| of points `inside`."""
     return 1 - 2 * float(jnp.finfo(dtype).eps)
@@ -309,8 +320,9 @@ def log_map(p: Ball, q: Ball, c: ArrayLike = 1.0) -> Ball:
     size2 = c * dot(difference, difference)
     # artanh(√c |w|) is the asinh of √z, and w = (γ_p D − c |D|² p) / (γ_p γ_q (1 + z)).
     z = _divide(size2, gap_p * gap_q)
-    size = asinhc_sqrt(z) / jnp.sqrt(1 + z) / gap_q
-    return size[..., None] * (gap_p[..., None] * difference - size2[..., None] * p)
+    size = asinhc_sqrt(z) / jnp.sqrt(1 + z)
+    ratio, by_p = _gap_ratio(p, q, gap_p, gap_q, c), size2 / gap_q
+    return size[..., None] * (ratio[..., None] * difference - by_p[..., None] * p)
 
 
 def retract(p: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -375,7 +387,8 @@ def parallel_transport(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """Transport v from p to q along the geodesic: (λ_p / λ_q) gyr[q, −p] v (Ungar, 2009)."""
     c, (p, q, v) = align(c, p, q, v)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
-    return (gap_q / gap_p)[..., None] * _rotate(q, -p, v, gap_q, gap_p, c)[0]
+    ratio = _gap_ratio(q, p, gap_q, gap_p, c)
+    return ratio[..., None] * _rotate(q, -p, v, gap_q, gap_p, c)[0]
 
 
 def transport0(q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:

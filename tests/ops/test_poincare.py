@@ -224,6 +224,31 @@ def test_gradients_near_coincident_points_have_metric_length():
         np.testing.assert_allclose(gradient, want, atol=1e-15 / gap + 20 * gap)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slopes_in_the_curvature_for_near_points_far_out(dtype):
+    rng = np.random.default_rng(3)
+    c, radius = np.asarray(30, dtype), np.tanh(3.5)  # at the distance 7 / √c from the origin
+    directions, aside, vectors = rng.normal(size=(3, 8, 3))
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+    p = (directions * radius / np.sqrt(c)).astype(dtype)
+    q = (p + aside * 1e-2 * (1 - radius) / np.sqrt(c)).astype(dtype)
+    v = vectors.astype(dtype)
+    # The docstring's bound, of the slope and of what a relative error of c does to the value.
+    bound = max(BOUND[dtype], 16 * float(np.finfo(dtype).eps) / (1 - radius))
+    for name, args in {"log_map": (p, q), "parallel_transport": (p, q, v)}.items():
+        function = getattr(poincare, name)
+        _, slopes = jax.jvp(lambda c, f=function, a=args: f(*a, c), (c,), (np.ones_like(c),))
+        for row, slope in zip(zip(*args, strict=True), slopes, strict=True):
+            exact_row, exact_c = [reference.vector(x) for x in row], mpf(float(c))
+            step = exact_c * mpf(10) ** -25
+            low, value, high = (
+                getattr(exact, name)(*exact_row, exact_c + k * step) for k in (-1, 0, 1)
+            )
+            want = exact.times(1 / (2 * step), exact.plus(high, exact.times(-1, low)))
+            error = reference.norm(exact.plus(reference.vector(slope), exact.times(-1, want)))
+            assert error <= bound * (reference.norm(want) + reference.norm(value) / exact_c), name
+
+
 POINTS = {
     "generic": ([0.3, -0.5, 0.2], [-0.4, 0.3, 0.4]),
     "far": ([0.48, -0.6, 0.62], [0.5, 0.6, -0.61]),

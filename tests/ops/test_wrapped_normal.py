@@ -173,3 +173,24 @@ def test_invalid_covariance_factor_is_refused(factor, message):
         plain.lorentz_full_sample(jax.random.key(0), mean, jnp.asarray(factor, "float32"))
     with pytest.raises(ValueError, match=message):
         plain.lorentz_full_log_density(mean, mean, jnp.asarray(factor, "float32"))
+
+
+@pytest.mark.usefixtures("float64")
+def test_double_precision_of_a_factor_is_kept():
+    space, factor = jnp.asarray(POINTS[0] / 8, "float32"), FACTORS[0] / 10
+    origin, ball_origin = lorentz.origin(3, dtype="float32"), jnp.zeros(3, "float32")
+    density = plain.lorentz_full_log_density(lorentz.from_space(space), origin, factor)
+    radius = np.linalg.norm(np.asarray(space, float))
+    u = np.asarray(space, float) * np.arcsinh(radius) / radius
+    normal = multivariate_normal(np.zeros(3), COVARIANCES[0] / 100)
+    want = normal.logpdf(u) - 2 * np.log(radius / np.arcsinh(radius))
+    # The float32 point is exact in both; SciPy's error grows with the condition of the covariance.
+    np.testing.assert_allclose(density, want, rtol=1e-10)
+    key = jax.random.key(0)
+    for result in (
+        density,
+        plain.poincare_full_log_density(ball_origin, ball_origin, factor),
+        plain.lorentz_full_sample(key, origin, factor),
+        plain.poincare_full_sample(key, ball_origin, factor),
+    ):
+        assert result.dtype == jnp.float64

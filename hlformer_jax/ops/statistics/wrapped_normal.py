@@ -26,6 +26,7 @@ from jaxtyping import ArrayLike, Float
 from hlformer_jax.ops import lorentz, poincare
 from hlformer_jax.ops.arguments import (
     as_float,
+    as_floats,
     as_vectors,
     auto_sharded,
     check_positive,
@@ -90,6 +91,7 @@ def lorentz_full_sample(
       ValueError: for a factor that is not square or has another dimension than the mean, and for a
         diagonal that is not positive, if its values are known.
     """
+    mean, factor = as_floats(mean, factor)
     mean = as_vectors(mean, least=2)
     return _lorentz_points(_correlated_normal(key, mean[..., 1:], factor, shape), mean, c)
 
@@ -121,6 +123,7 @@ def poincare_full_sample(
     shape: tuple[int, ...] = (),
 ) -> Float[Array, "..."]:
     """Draw points of the ball; the same key gives the same points as `lorentz_full_sample`."""
+    mean, factor = as_floats(mean, factor)
     mean = as_vectors(mean)
     return _poincare_points(_correlated_normal(key, mean, factor, shape), mean, c)
 
@@ -179,6 +182,7 @@ def lorentz_full_log_density(
     Raises:
       ValueError: as in `lorentz_full_sample`.
     """
+    x, mean, factor = as_floats(x, mean, factor)
     return _full_log_density(_lorentz_vectors(x, mean, c), factor, c)
 
 
@@ -205,6 +209,7 @@ def poincare_full_log_density(
     c: ArrayLike = 1.0,
 ) -> Scalar:
     """Return `lorentz_full_log_density` for the ball, with respect to the volume of the space."""
+    p, mean, factor = as_floats(p, mean, factor)
     return _full_log_density(_poincare_vectors(p, mean, c), factor, c)
 
 
@@ -231,7 +236,7 @@ def _correlated_normal(key: Array, like: Array, factor: Array, shape: tuple[int,
 
 
 def _as_factor(factor: Array, like: Array) -> Float[Array, "*batch n n"]:
-    """Cast a factor to the dtype and the batch of vectors, with zeros above the diagonal.
+    """Broadcast a factor to the batch of vectors, with zeros above the diagonal.
 
     Raises:
       ValueError: for a wrong shape, and for a diagonal that is not positive, if its values are
@@ -243,10 +248,8 @@ def _as_factor(factor: Array, like: Array) -> Float[Array, "*batch n n"]:
         raise ValueError(
             f"factor must have shape [..., {n}, {n}] for {n} dimensions, got {given_shape}"
         )
-    factor = as_float(factor)
     check_positive("the diagonal of factor", jnp.diagonal(factor, axis1=-2, axis2=-1))
-    factor = jnp.tril(jnp.asarray(factor, like.dtype))
-    factor = jnp.broadcast_to(factor, (*like.shape[:-1], n, n))
+    factor = jnp.broadcast_to(jnp.tril(factor), (*like.shape[:-1], n, n))
     return shard_together(like.ndim - 1, factor, like)[0]
 
 
