@@ -534,3 +534,27 @@ def test_serve_prints_its_address_and_ends_with_ctrl_c():
             assert process.stderr.read() == ""
         finally:
             process.kill()
+
+
+@pytest.mark.slow  # it takes seconds
+def test_hangup_ends_the_server_and_removes_its_folder_of_clips(tmp_path):
+    program = (
+        "import signal, types\n"
+        # A test under nohup may have inherited that SIGHUP is ignored.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        "from hlformer_jax.search.serve.server import serve\n"
+        "library = types.SimpleNamespace(videos=list)\n"
+        "serve(library, 0)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(processes.ROOT), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            url = process.stdout.readline().split()[4]
+            assert httpx.get(url + "api/folders", timeout=20).is_success  # it has started
+            assert len(list(tmp_path.glob("hlformer-cuts-*"))) == 1
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(15) == -signal.SIGTERM
+            assert not list(tmp_path.glob("hlformer-cuts-*"))
+        finally:
+            process.kill()
