@@ -91,7 +91,7 @@ def check_output(path: Path, replace: Replace = Replace.NOTHING) -> None:
 
 
 def check_writable(directory: Path) -> None:
-    """Check that files can be created in a directory; of a missing one, in the folder above it.
+    """Check that files can be written in a directory; of a missing one, in the folder above it.
 
     Nothing is made. Commands call it before their long work.
 
@@ -100,7 +100,8 @@ def check_writable(directory: Path) -> None:
     """
     place = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
     try:
-        tempfile.TemporaryFile(dir=place).close()
+        with tempfile.TemporaryFile(dir=place, buffering=0) as file:
+            file.write(bytes(4096))  # a block, which a full disk lacks
     except OSError as error:  # it names the temporary file
         raise OSError(error.errno, error.strerror, str(directory)) from None
 

@@ -330,6 +330,10 @@ def test_packaged_configuration_is_found_from_any_folder(tmp_path, monkeypatch, 
     assert package.locate(name) == Path(name)
 
 
+def test_home_of_an_unknown_user_is_a_missing_path():
+    assert package.locate("~no-such-user/run.py") == Path("~no-such-user/run.py")
+
+
 def test_similar_configuration_file_is_suggested(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="'charades'"):

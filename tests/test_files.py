@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -91,6 +92,17 @@ def test_error_of_a_write_names_the_file(tmp_path):
             full.write(b"x")
     assert raised.value.errno == errno.ENOSPC
     assert raised.value.filename == str(tmp_path / "out.csv") and not list(tmp_path.iterdir())
+
+
+def test_directory_without_room_for_a_block_is_named(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as a full disk: files stay empty
+    try:
+        with pytest.raises(OSError) as raised:
+            files.check_writable(tmp_path / "new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.filename == str(tmp_path / "new") and not list(tmp_path.iterdir())
 
 
 def test_file_that_appears_during_a_write_stays(tmp_path):

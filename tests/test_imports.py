@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "config": {"errors", "text"},
     "cli": {"lazy", "errors", "text", "terminal", "files", "config"},
     "ops": {"lazy", "typing", "errors", "pytrees"},
-    "runtime": {"typing", "errors"},
+    "runtime": {"typing", "errors", "terminal", "files"},
     "data": {"typing", "errors", "terminal", "text", "lazy", "files", "config", "cli", "runtime"},
     "losses": {"lazy", "typing", "ops"},
     "nn": {"lazy", "typing", "ops"},

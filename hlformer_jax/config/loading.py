@@ -23,7 +23,7 @@ def locate(file: str | os.PathLike[str]) -> Path:
       file: a path, or the name of a file of the package, such as `anet` or `sweeps/robust`. An
         existing path wins.
     """
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     packaged = CONFIGS.joinpath(*path.parts[path.parts[:1] == ("configs",) :])
     if path.is_file() or path.is_absolute() or packaged == CONFIGS:
         return path

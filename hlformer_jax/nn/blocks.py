@@ -392,17 +392,17 @@ class GaussianBank(nn.Module):
         options, outputs = self.options, []
         if options.euclidean_blocks:
             _check_windows("euclidean", windows.euclidean, options.euclidean_blocks)
-            in_axes = (None, None, 0, None, None)
-            bank = _over_blocks(EuclideanBlock, in_axes, options.euclidean_blocks)(
-                options.block, name="euclidean"
+            euclidean_blocks = _over_blocks(
+                EuclideanBlock, (None, None, 0, None, None), options.euclidean_blocks
             )
+            bank = euclidean_blocks(options.block, name="euclidean")
             outputs.append(bank(x, x, windows.euclidean, mask, train))
         if options.lorentz_blocks:
             _check_windows("log_lorentz", windows.log_lorentz, options.lorentz_blocks)
-            in_axes = (None, 0, None, None, None)
-            bank = _over_blocks(LorentzBlock, in_axes, options.lorentz_blocks)(
-                options.block, options.lorentz, name="lorentz"
+            lorentz_blocks = _over_blocks(
+                LorentzBlock, (None, 0, None, None, None), options.lorentz_blocks
             )
+            bank = lorentz_blocks(options.block, options.lorentz, name="lorentz")
             outputs.append(bank(x, windows.log_lorentz, mask, train, c))
         if not outputs:
             raise ValueError("a bank needs at least one block, got none of either geometry")

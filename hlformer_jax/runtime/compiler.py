@@ -1,6 +1,7 @@
 """The compiler: precision, options, the cache of programs, and the costs of a program."""
 
 import contextlib
+import errno
 import gc
 import math
 import os
@@ -11,6 +12,8 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 from ml_collections import ConfigDict
+
+from hlformer_jax import files, terminal
 
 
 def configure(config: ConfigDict) -> None:
@@ -52,13 +55,25 @@ def configured(config: ConfigDict) -> Iterator[None]:
 def keep_programs() -> None:
     """Cache compiled programs between processes below ~/.cache/hlformer_jax.
 
-    JAX_COMPILATION_CACHE_DIR, or JAX's option of that name, chooses another folder.
+    JAX_COMPILATION_CACHE_DIR, or JAX's option of that name, chooses another folder. If no file can
+    be written there, as in a container without a home, a line says so and nothing is cached.
     """
-    if not getattr(jax.config, "jax_compilation_cache_dir", None):
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hlformer_jax"
-        if jax.default_backend() == "cpu":
-            # Programs for a CPU may use instructions that another machine of a cluster lacks.
-            cache = cache / os.uname().nodename
+    if getattr(jax.config, "jax_compilation_cache_dir", None):
+        return
+    # Programs for a CPU may use instructions that another machine of a cluster lacks.
+    machine = os.uname().nodename if jax.default_backend() == "cpu" else ""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = Path(caches, "hlformer_jax", machine)
+    try:
+        if caches.startswith("~"):
+            raise OSError(errno.ENOENT, "this user has no home")
+        files.check_writable(cache)
+    except OSError as error:
+        terminal.warn(
+            f"compiled programs cannot be kept in {cache} ({error.strerror}), so each start"
+            " compiles them: set XDG_CACHE_HOME to a folder that can be written"
+        )
+    else:
         jax.config.update("jax_compilation_cache_dir", str(cache))
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import codecs
+import io
 import os
 import resource
 import signal
@@ -79,6 +80,20 @@ def _open_closed_streams() -> set[str]:
     return closed
 
 
+def _buffer_streams() -> None:
+    """Buffer the output that PYTHONUNBUFFERED leaves unbuffered; each line is still sent at once.
+
+    An unbuffered stream forgets a text that could not be written, and so the reason.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        is_of_process = stream is getattr(sys, f"__{name}__")
+        if is_of_process and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            descriptor, encoding = stream.fileno(), stream.encoding
+            buffered = open(descriptor, "w", buffering=1, encoding=encoding, closefd=False)
+            setattr(sys, name, buffered)
+
+
 def _output_problem() -> str:
     """Return why the rest of standard output cannot be written, and discard it; "" if it can."""
     try:
@@ -113,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       the signal that ended the command.
     """
     closed = _open_closed_streams()
+    _buffer_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # file names may contain bytes that are not text
             stream.reconfigure(errors="hlformer.legible")

@@ -1,5 +1,6 @@
 """Spans: the annotated moments of captions, with which an evaluation scores found moments."""
 
+import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,7 +96,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans
     if not source:
         return [Spans() for _ in annotated]
     if source != FROM_DATA:
-        path = Path(config.data.manual_dir).expanduser() / config.data.collection / source
+        path = Path(os.path.expanduser(config.data.manual_dir)) / config.data.collection / source
         return [read_spans(path)] * len(annotated)
     if not all(isinstance(notes, Mapping) and "spans" in notes for notes in annotated):
         raise DataError(

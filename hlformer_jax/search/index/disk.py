@@ -4,10 +4,10 @@ import contextlib
 import errno
 import os
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, SearchError, UnreadableError
 
 
@@ -81,10 +81,9 @@ def _disk_problem(directory: Path, error: OSError) -> str | None:
 def find_disk_problem(directory: Path) -> str | None:
     """Return a line about a disk that is full, read-only or forbidden at the moment; else None."""
     try:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            file.write(bytes(4096))  # a block of the disk
-    except OSError as error:  # it names the temporary file
-        return _disk_problem(directory, OSError(error.errno, error.strerror, str(directory)))
+        files.check_writable(directory)
+    except OSError as error:
+        return _disk_problem(directory, error)
     return None
 
 

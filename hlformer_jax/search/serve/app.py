@@ -5,6 +5,7 @@ in the index, never by paths.
 """
 
 import asyncio
+import hashlib
 import secrets
 import shutil
 import tempfile
@@ -37,6 +38,7 @@ from hlformer_jax.search.serve.files import (
     TemporaryFileResponse,
     find_indexed,
     open_video,
+    unless_current,
 )
 from hlformer_jax.search.serve.guard import Answer, ParameterError
 from hlformer_jax.search.serve.refusals import Refusal
@@ -307,9 +309,9 @@ def _video_router(
 
     @router.head("/video/{id}", include_in_schema=False)
     @router.get("/video/{id}", response_class=FileResponse)
-    def video_file(id: str) -> FileResponse:
+    def video_file(request: Request, id: str) -> Response:
         """The file of a video, or a range of it."""
-        return OpenFileResponse(open_video(library, id))
+        return unless_current(request, OpenFileResponse(open_video(library, id)))
 
     @router.get("/thumbnail/{id}", response_class=Response)
     async def thumbnail(
@@ -372,11 +374,12 @@ def _video_router(
     return router
 
 
-def _static(name: str, media_type: str) -> Callable[[], Any]:
+def _static(name: str, media_type: str) -> Callable[[Request], Any]:
     content = (STATIC / name).read_bytes()
+    headers = {"etag": f'"{hashlib.sha256(content).hexdigest()}"'}
 
-    async def answer() -> Response:
-        return Response(content, media_type=media_type)
+    async def answer(request: Request) -> Response:
+        return unless_current(request, Response(content, media_type=media_type, headers=headers))
 
     return answer
 

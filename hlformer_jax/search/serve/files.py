@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from fastapi.responses import FileResponse
+from fastapi import Request
+from fastapi.responses import FileResponse, Response
+from starlette.datastructures import Headers
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from hlformer_jax.errors import SearchError, UserError
@@ -165,12 +168,34 @@ def _open_below(entry: Any) -> int:
         os.close(parent)
 
 
+def unless_current(request: Request, response: Response) -> Response:
+    """Return a response, or 304 without a body if the client already has its content.
+
+    Args:
+      request: the request, whose headers If-None-Match and If-Modified-Since are compared.
+      response: the response with the content; it has the header ETag.
+    """
+    is_current = StaticFiles().is_not_modified(response.headers, request.headers)
+    return NotModifiedResponse(response.headers) if is_current else response
+
+
 class OpenFileResponse(FileResponse):
     """A response with a video's file, or ranges of it, read from the open descriptor."""
 
     def __init__(self, file: VideoFile) -> None:
         super().__init__(file.path, media_type=file.media_type, stat_result=file.status)
         self._file = file  # keeps the descriptor open until the response is sent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file, or the ranges of bytes that a GET asks for.
+
+        Other ranges are ignored, as HTTP requires (RFC 9110, 14.2); Starlette would refuse them.
+        """
+        unit = Headers(scope=scope).get("range", "").partition("=")[0].strip().lower()
+        if scope["method"] != "GET" or unit != "bytes":
+            headers = [header for header in scope["headers"] if header[0] != b"range"]
+            scope = {**scope, "headers": headers}
+        await super().__call__(scope, receive, send)
 
 
 class TemporaryFileResponse(FileResponse):

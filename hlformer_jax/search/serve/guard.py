@@ -27,6 +27,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -241,10 +242,13 @@ def install(server: FastAPI, library: Library) -> None:
       library: the archive, whose paths are removed from error lines.
     """
 
-    async def refused(_: Any, error: Any) -> JSONResponse:
+    async def refused(request: Any, error: Any) -> JSONResponse:
         if isinstance(error, Refusal):
             return _answer(error)
-        return _refuse(error.status_code, str(error.detail), error.headers)
+        headers = error.headers
+        if error.status_code == http.HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"Allow": ", ".join(_allowed_methods(server, request.scope))}
+        return _refuse(error.status_code, str(error.detail), headers)
 
     async def invalid(_: Any, error: Any) -> JSONResponse:
         first = error.errors()[0]
@@ -316,6 +320,17 @@ class Protocol(H11Protocol):
             self._deadline = None
         elif waiting and self._deadline is None:
             self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+
+
+def _allowed_methods(server: FastAPI, scope: Scope) -> list[str]:
+    """Return the methods of an address; Starlette only knows those of the first route it finds."""
+    return [
+        method
+        for method in ("GET", "HEAD", "POST")
+        if any(
+            route.matches({**scope, "method": method})[0] == Match.FULL for route in server.routes
+        )
+    ]
 
 
 def _refuse(status: int, line: str, headers: Any = None, **more: Any) -> Answer:

@@ -11,6 +11,7 @@ checks `Permission`.
 import asyncio
 import json
 import logging
+import os
 import re
 import threading
 import time
@@ -285,10 +286,7 @@ def build_router(library: Library, jobs: Jobs, permission: Permission) -> APIRou
     @router.post("/api/add", response_model=Job)
     def add(path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
         """Start to add a folder or a file of the server's machine to the index."""
-        try:
-            place = Path(path).expanduser()
-        except RuntimeError:  # ~NAME of an unknown user
-            place = Path()
+        place = Path(os.path.expanduser(path))  # ~NAME of an unknown user stays relative
         if not place.is_absolute() or "\0" in path:
             raise Refusal("path.relative")
         return answer(jobs.add(place))

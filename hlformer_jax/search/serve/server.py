@@ -5,6 +5,7 @@ import ipaddress
 import os
 import re
 import secrets
+import signal
 import socket
 import threading
 import webbrowser
@@ -45,7 +46,7 @@ def serve(
     allow_hosts: Collection[str] = (),
     manage: bool | None = None,
 ) -> None:
-    """Serve the page until Ctrl-C or SIGTERM.
+    """Serve the page until Ctrl-C, SIGTERM or SIGHUP.
 
     Args:
       library: the archive.
@@ -91,6 +92,7 @@ def serve(
             who = "with this token" if token else "without a token"
             what = "watch the videos" + (", and index any folder of this machine" if manage else "")
             terminal.show(f"anyone who can reach {host} {who} can {what}")
+        _end_on_hangup()
         config = uvicorn.Config(
             build_app(library, hosts, bound.is_unspecified, token, manage), http=guard.Protocol,
             ws="none", log_level="critical", access_log=False, server_header=False,
@@ -103,6 +105,16 @@ def serve(
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
             terminal.show("stopped")
+
+
+def _end_on_hangup() -> None:
+    """Let SIGHUP, which a closing terminal sends, end the server as SIGTERM does.
+
+    Otherwise its folder of clips would stay. Under nohup, which ignores SIGHUP, the server goes on.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 def _check_options(

@@ -276,14 +276,28 @@ def test_closed_stream_prints_at_most_one_line(index, closed):
 
 
 @pytest.mark.slow  # it takes seconds
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="this system has no /proc")
+def test_folder_of_compiled_programs_that_is_not_writable_is_named():
+    code = "from hlformer_jax.runtime import compiler; compiler.keep_programs()"
+    variables = processes.environment() | {"XDG_CACHE_HOME": "/proc/self"}  # also not for root
+    variables.pop("JAX_COMPILATION_CACHE_DIR", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    [line] = done.stderr.splitlines()
+    assert done.returncode == 0 and line.startswith("compiled programs cannot be kept in /proc/")
+
+
+@pytest.mark.slow  # it takes seconds
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # as in launch/Dockerfile
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_output_that_cannot_be_written_is_named(index, flags):
+def test_output_that_cannot_be_written_is_named(index, flags, unbuffered):
     command = processes.command("search", "status", f"--index={index}", *flags)
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
-            env=processes.environment() | {"PYTHONUNBUFFERED": ""},
+            env=processes.environment() | {"PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
     [line] = done.stderr.splitlines()
     assert done.returncode == 1

@@ -183,6 +183,19 @@ def test_error_is_one_line_and_crash_has_no_details(client, caplog):
     assert "RuntimeError" in crashed.json()["error"] and "a secret" in caplog.text
 
 
+def test_refused_method_lists_every_method_of_the_address(client, library):
+    id = library.id("garden")
+    for path, allowed in (
+        ("/page.css", "GET, HEAD"),
+        ("/api/query", "GET, POST"),
+        ("/api/status", "GET"),
+        (f"/video/{id}", "GET, HEAD"),
+        (f"/api/tag/{id}", "POST"),
+    ):
+        answer = client.delete(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed), path
+
+
 def test_every_error_is_one_line_of_json(client, library):
     garden = library.entry(library.id("garden"))
     video, size = f"/video/{garden.id}", garden.size
@@ -191,7 +204,7 @@ def test_every_error_is_one_line_of_json(client, library):
         ("OPTIONS", "/", {}, 405),
         ("GET", "/nothing", {}, 404),
         ("GET", video, {"Range": f"bytes={size}-"}, 416),
-        ("GET", video, {"Range": "lines=1-2"}, 400),
+        ("GET", video, {"Range": "bytes=5-2"}, 400),
     ):
         answer = client.request(method, path, headers=headers)
         assert answer.status_code == status, (method, path)

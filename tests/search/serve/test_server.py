@@ -194,11 +194,26 @@ def test_video_is_sent_completely_or_in_ranges(client, library):
         part = client.get(address, headers={"Range": f"bytes={byte_range}"})
         assert part.status_code == 206 and part.content == expected
         assert part.headers["content-range"].endswith(f"/{len(content)}")
-    head = client.head(address)
-    assert head.headers["content-length"] == str(len(content)) and head.content == b""
+    # HTTP ignores a range of an unknown unit, and any range of a HEAD (RFC 9110, 14.2).
+    assert client.get(address, headers={"Range": "lines=1-2"}).content == content
+    head = client.head(address, headers={"Range": "bytes=5-9"})
+    assert head.status_code == 200 and head.content == b""
+    assert head.headers["content-length"] == str(len(content))
     page = client.head("/")
     assert page.status_code == 200 and page.content == b""
     assert page.headers["content-length"] == str(len(client.get("/").content))
+
+
+def test_content_that_the_browser_has_is_not_sent_again(client, library):
+    for path in ("/", "/page.css", f"/video/{library.id('garden')}"):
+        complete = client.get(path)
+        tag = complete.headers["etag"]
+        for tags in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            answer = client.get(path, headers={"If-None-Match": tags})
+            assert (answer.status_code, answer.content) == (304, b""), (path, tags)
+            assert answer.headers["etag"] == tag
+        changed = client.get(path, headers={"If-None-Match": '"other"'})
+        assert (changed.status_code, changed.content) == (200, complete.content)
 
 
 @pytest.mark.parametrize(
@@ -533,3 +548,27 @@ def test_discarded_server_removes_its_folder_of_clips(library, tmp_path, monkeyp
     with TestClient(app.build_app(library), "http://localhost"):
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow  # it takes seconds
+def test_hangup_ends_the_server_and_removes_its_folder_of_clips(tmp_path):
+    program = (
+        "import signal, types\n"
+        # A test under nohup may have inherited that SIGHUP is ignored.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        "from hlformer_jax.search.serve.server import serve\n"
+        "library = types.SimpleNamespace(videos=list)\n"
+        "serve(library, 0)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(processes.ROOT), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            url = process.stdout.readline().split()[4]
+            assert httpx.get(url + "api/folders", timeout=20).is_success  # it has started
+            assert len(list(tmp_path.glob("hlformer-cuts-*"))) == 1
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(15) == -signal.SIGTERM
+            assert not list(tmp_path.glob("hlformer-cuts-*"))
+        finally:
+            process.kill()

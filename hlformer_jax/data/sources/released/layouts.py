@@ -8,6 +8,7 @@ Every error names the file, the line or the id, and the remedy.
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -98,7 +99,7 @@ class Collection:
     @property
     def root(self) -> Path:
         """The folder of the collection."""
-        return Path(self.manual_dir).expanduser() / self.collection
+        return Path(os.path.expanduser(self.manual_dir)) / self.collection
 
     @property
     def text_features(self) -> Path:
