@@ -100,7 +100,7 @@ def check_writable(directory: Path) -> None:
     """
     place = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
     try:
-        with tempfile.TemporaryFile(dir=place, buffering=0) as file:
+        with tempfile.TemporaryFile(dir=place) as file:
             file.write(bytes(4096))  # a block, which a full disk lacks
     except OSError as error:  # it names the temporary file
         raise OSError(error.errno, error.strerror, str(directory)) from None

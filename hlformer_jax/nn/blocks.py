@@ -7,7 +7,7 @@ the token is a parameter of the model, which both branches share.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -27,7 +27,7 @@ from hlformer_jax.nn.layers import (
 from hlformer_jax.ops import attention, lorentz
 from hlformer_jax.ops.arguments import as_float
 from hlformer_jax.ops.numerics import exact_precision, limit_norm
-from hlformer_jax.ops.windows import Widths, attention_windows, log_attention_windows
+from hlformer_jax.ops.windows import attention_windows, log_attention_windows
 from hlformer_jax.typing import Array
 
 LORENTZ_WINDOWS: Mapping[str, Callable[[Array], dict[str, Array]]] = {
@@ -339,8 +339,8 @@ class BankOptions:
 
 
 def make_windows(
-    euclidean_widths: Widths,
-    lorentz_widths: Widths,
+    euclidean_widths: Sequence[float] | Float[Array, " K"],
+    lorentz_widths: Sequence[float] | Float[Array, " J"],
     length: int,
     kind: str,
     dtype: DTypeLike,
