@@ -23,7 +23,6 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax.data.annotations.spans import Span
-from hlformer_jax.ops.arguments import check_shape
 
 THRESHOLD_SHARE = 0.5
 """Place of the threshold between the median and the largest score, from 0 to 1."""
@@ -76,7 +75,8 @@ def find_moments(
     times, scores = np.asarray(times), np.asarray(scores)
     if times.ndim != 1 or not times.size:
         raise ValueError(f"times must have shape [F] with F >= 1, got {times.shape}")
-    check_shape("scores", scores, times.shape)
+    if scores.shape != times.shape:
+        raise ValueError(f"scores must have shape {times.shape}, got {scores.shape}")
     if not np.isfinite(scores).all():
         frame = int(np.argmin(np.isfinite(scores)))
         raise ValueError(f"scores must be finite, got {scores[frame]} for frame {frame}")
