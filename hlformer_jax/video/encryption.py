@@ -78,5 +78,6 @@ def _count_in_programme(data: np.ndarray, identifier: int) -> tuple[int, int]:
         is_pack = head.startswith(b"\0\0\1\xba") and head[4] >> 6 == 1
         if is_pack and packet.startswith(bytes((0, 0, 1, identifier & 0xFF))):
             total += 1
-            encrypted += packet[6] & 0xF0 > 0x80
+            # In MPEG-2, the bits 10 and then those of the encryption; MPEG-1 may have other bytes.
+            encrypted += packet[6] >> 4 in (0b1001, 0b1010, 0b1011)
     return encrypted, total

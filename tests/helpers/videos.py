@@ -518,6 +518,19 @@ def encrypted_dvd(folder):
     return path
 
 
+def stuffed_programme(folder):
+    """Write a programme stream with stuffing as in MPEG-1 instead of timestamps."""
+    path = ordinary(folder, "a.vob", codec="mpeg2video", rate=25, frames=38, paint=noisy)
+    content = bytearray(path.read_bytes())
+    for place in range(4096, len(content), 2048):
+        header = place + 14 + (content[place + 13] & 7) + 6
+        if content[header - 6 : header - 2] == b"\0\0\1\xe0":
+            end = header + 3 + content[header + 2]
+            content[header:end] = b"\xff" * (end - header - 1) + b"\x0f"
+    path.write_bytes(bytes(content))
+    return path
+
+
 def animated_webp(folder):
     pictures = [Image.fromarray(noisy(number)) for number in range(3)]
     path = folder / "a.webp"

@@ -243,6 +243,11 @@ def test_mpeg2_in_a_transport_stream_begins_at_second_0(tmp_path):
     assert [frame.time for frame in video.sample(path, 2)] == pytest.approx([0, 0.48, 1, 1.48])
 
 
+def test_stuffing_in_a_programme_stream_is_not_encryption(tmp_path):
+    with opened(videos.stuffed_programme(tmp_path)) as film:
+        assert len(list(film.container.decode(film.stream))) == 38
+
+
 def test_pictures_that_begin_after_the_sound_keep_their_seconds(tmp_path):
     times = [2.25 + k / 12 for k in range(24)]
     path = videos.write(tmp_path / "a.mkv", times=times, frames=24, sound=(0, 5))

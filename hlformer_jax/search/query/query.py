@@ -82,6 +82,8 @@ class Query:
             self._set("signals", tuple(dict.fromkeys(names)))
         if isinstance(self.image, str | os.PathLike):
             self._set("image", Path(self.image))
+        elif self.image is not None:
+            self._set("image", bytes(self.image))  # also of a bytearray or memoryview
         self._check_parts()
         self._check_signals()
         self._check_numbers()

@@ -64,13 +64,15 @@ def test_rewritten_file_changes_the_fingerprint(tmp_path):
     assert source.fingerprint() != before
 
 
-def test_zero_rows_of_one_modality_cause_a_warning(tmp_path):
+@pytest.mark.parametrize("regrouped", [False, True])  # regrouped, val and test share videos
+@pytest.mark.parametrize("name", ["c_60.0_210.0", "f__0.0_120.0"])
+def test_zero_rows_of_one_modality_cause_a_warning(tmp_path, name, regrouped):
     clips, _ = corpora.write_qvhighlights(tmp_path)
-    source = QVHighlights(str(tmp_path))
+    source = QVHighlights(str(tmp_path), regrouped=regrouped)
     assert warnings_of(source) == []
-    _, clip = clips["c_60.0_210.0"]
+    _, clip = clips[name]
     clip[2] = 0
-    path = source.features("clip_features", "c_60.0_210.0")
+    path = source.features("clip_features", name)
     np.savez(path, features=clip)
     [message] = warnings_of(source)
     assert "1 clip with" in message and f"row 2 of {path}" in message

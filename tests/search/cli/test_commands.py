@@ -275,6 +275,13 @@ def test_closed_stream_prints_at_most_one_line(index, closed):
     assert ("videos" in done.stdout) == ("1" not in closed)
 
 
+def test_search_is_imported_without_jax():
+    imports = "import sys, hlformer_jax.search.__main__, hlformer_jax.search.serve.app"
+    command = [sys.executable, "-c", f"{imports}; sys.exit('jax' in sys.modules)"]
+    done = subprocess.run(command, env=processes.environment(), check=False, timeout=60)
+    assert done.returncode == 0
+
+
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="this system has no /proc")
 def test_folder_of_compiled_programs_that_is_not_writable_is_named():

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import datetime
 import errno
+import io
 import multiprocessing
 import os
 import pickle
@@ -298,6 +299,14 @@ def test_spawned_process_searches_after_a_query_of_this_one(films, tmp_path):
     here = archive.best_video(directory, "blue")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
         assert processes.submit(archive.best_video, directory, "blue").result(120) == here
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_picture_may_be_any_kind_of_bytes(library, kind):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(file, "png")
+    assert library.query(image=kind(file.getvalue()))[0].video == "a.film"
 
 
 def test_any_kind_of_path_is_accepted(index, films, tmp_path):

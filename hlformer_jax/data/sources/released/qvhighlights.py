@@ -123,7 +123,7 @@ class QVReader(Reader):
         self._clips: dict[str, dict[str, int]] = {}  # rows of each clip of a video, in time order
         self._words: dict[str, int] = {}
         self._cut: list[str] = []  # clips
-        self._half_zero: list[str] = []  # descriptions of clips with rows of one modality only
+        self._half_zero: dict[str, str] = {}  # a row of one modality only, by clip
         self._splits: dict[str, Captions] = {}
         for split in SPLITS:
             tested_again = source.regrouped and split == "test"
@@ -138,9 +138,10 @@ class QVReader(Reader):
     def close(self) -> None:
         """Warn of the clips that were read and have rows that are zero in one modality only."""
         if self._half_zero:
+            example = next(iter(self._half_zero.values()))
             logging.warning(
                 "%s with rows that are zero in only one of %s, such as %s; used unchanged",
-                *(counted(len(self._half_zero), "clip"), " and ".join(WIDTHS), self._half_zero[0]),
+                *(counted(len(self._half_zero), "clip"), " and ".join(WIDTHS), example),
             )
 
     @property
@@ -170,7 +171,7 @@ class QVReader(Reader):
             half_zero = zero.any(axis=0) & ~zero.all(axis=0)
             if half_zero.any():
                 row = int(np.argmax(half_zero))
-                self._half_zero.append(f"row {row} of {paths[int(np.argmax(zero[:, row]))]}")
+                self._half_zero[clip] = f"row {row} of {paths[int(np.argmax(zero[:, row]))]}"
             rows.append(np.concatenate(parts, axis=-1))
         return np.concatenate(rows)
 
