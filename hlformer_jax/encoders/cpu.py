@@ -41,7 +41,9 @@ def has_bfloat16() -> bool:
             return default == _openvino().Type.bf16
         except (ImportError, RuntimeError):  # compile_program reports it
             pass
-    return optional("numkong", "search").get_capabilities()["genoa"]  # AVX512_BF16, for XLA
+    return (
+        optional("numkong", "search").get_capabilities().get("genoa", False)
+    )  # AVX512_BF16, for XLA
 
 
 def check_usable() -> None:

@@ -413,8 +413,8 @@ def _check_windows(name: str, windows: Array | None, blocks: int) -> None:
     """Raise ValueError for windows [K, L, L] of another number than the blocks."""
     if windows is not None and len(windows) != blocks:
         raise ValueError(
-            f"windows.{name} must have {blocks} windows, one for each block of its"
-            f" geometry, got the shape {windows.shape}"
+            f"windows.{name} must have shape [{blocks}, L, L], one window for each block of its"
+            f" geometry, got {windows.shape}"
         )
 
 
