@@ -41,9 +41,8 @@ def has_bfloat16() -> bool:
             return default == _openvino().Type.bf16
         except (ImportError, RuntimeError):  # compile_program reports it
             pass
-    return (
-        optional("numkong", "search").get_capabilities().get("genoa", False)
-    )  # AVX512_BF16, for XLA
+    instructions = optional("numkong", "search").get_capabilities()
+    return instructions.get("genoa", False)  # AVX512_BF16, for XLA
 
 
 def check_usable() -> None:
