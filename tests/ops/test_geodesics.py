@@ -74,12 +74,15 @@ def test_poincare_geodesics_against_80_digits(dtype):
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
-def test_geodesics_return_their_ends_to_the_last_bit(module):
+def test_geodesics_return_their_ends(module):
     rng = np.random.default_rng(0)
     u = np.float32(rng.normal(size=(2, 200, 3)) * rng.choice([1e-3, 1, 4], size=(200, 1)))
     x, y = module.exp_map0(u, np.float32(0.7))
+    # The combination rounds once. Near the rim of the ball, `project` may shorten by another eps,
+    # which is up to two units of a coordinate's last place.
+    bound = 1 if module is lorentz else 3
     for t, end in ((0.0, x), (1.0, y)):
-        np.testing.assert_array_max_ulp(module.geodesic(t, x, y, np.float32(0.7)), end, 1)
+        np.testing.assert_array_max_ulp(module.geodesic(t, x, y, np.float32(0.7)), end, bound)
 
 
 # Distances of both ends from the origin: equal, near, and on both sides of a mutual distance of

@@ -80,7 +80,7 @@ def test_metrics_of_other_settings_do_not_replace_a_runs(run, data_dir, options)
 def test_long_evaluation_is_announced(seconds, run, data_dir, capsys, monkeypatch):
     monkeypatch.setattr(terminal, "SLOW_SECONDS", seconds)
     evaluate_checkpoint(runs.retrieval(data_dir), run, None, _quiet)
-    assert capsys.readouterr().err.startswith("evaluating: ") == (not seconds)
+    assert capsys.readouterr().err.startswith("evaluating") == (not seconds)
 
 
 def test_parameters_without_finite_scores_get_no_metrics(run, data_dir, tmp_path):

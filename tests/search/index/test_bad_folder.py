@@ -38,7 +38,7 @@ ODD = {
 }
 """Good videos with unusual properties."""
 
-UNLISTED = {"song with a cover", "folder", "not there"} | {
+UNLISTED = {"song with a cover", "animated WebP", "folder", "not there"} | {
     kind for kind in videos.PLAYLISTS if kind.endswith("by its suffix")
 }
 """Kinds of `videos.REFUSED` that a scan of a folder ignores."""
