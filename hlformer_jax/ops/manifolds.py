@@ -210,15 +210,15 @@ class Poincare(_Hyperbolic):
 
     def gradient_in_frame(self, x: Points, gradient: Points) -> Points:
         """Return the gradient divided by the conformal factor λ_x."""
-        return poincare.transport0(x, gradient, self.c) / 2
+        return poincare.from_frame(x, gradient, self.c)
 
     def from_frame(self, x: Points, u: Points) -> Points:
         """Return the tangent vector u / λ_x."""
-        return poincare.transport0(x, u, self.c) / 2
+        return poincare.from_frame(x, u, self.c)
 
     def transport_in_frame(self, x: Points, y: Points, u: Points) -> Points:
         """Apply the gyration by y and −x."""
-        return poincare.gyration(y, poincare.antipode(x), u, self.c)
+        return poincare.transport_in_frame(x, y, u, self.c)
 
     def position_in_frame(self, x: Points) -> Points:
         """Return twice `log_map0`; transport along the ray from the origin does not change it."""

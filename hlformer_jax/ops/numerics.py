@@ -458,7 +458,7 @@ def safe_atan2(y: Float[Array, "*#batch"], x: Float[Array, "*#batch"]) -> Float[
 # the second derivative of the sum is exact to rounding in float64; float32 uses the first few.
 _COSH = tuple(1 / math.factorial(2 * k) for k in range(13))
 _SINHC = tuple(1 / math.factorial(2 * k + 1) for k in range(13))
-_ASINHC = tuple((-1) ** k * math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(16))
+_ASINHC = tuple((-1) ** k * math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(28))
 _ARTANHC = tuple(1 / (2 * k + 1) for k in range(20))
 
 
@@ -477,7 +477,7 @@ _TANHC = _quotient(
 _FLOAT32_TERMS = 9
 # The series are used for z below these thresholds.
 _ENTIRE_BELOW = 1.0  # cosh and sinhc, whose series converge for all z
-_ASINHC_BELOW = 0.0625  # the series converges for z < 1
+_ASINHC_BELOW = 0.2  # the series converges for z < 1
 _ARTANHC_BELOW = 0.125  # the series converges for z < 1
 _TANHC_BELOW = 0.25  # the series converges for z < 2.4
 
@@ -580,11 +580,13 @@ artanhc_sqrt.defjvps(
 def scaled_asinh(rise: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
     """Return arsinh(√c rise) / √c, smooth as c → 0, even if the square of ``rise`` overflows."""
     size = jnp.sqrt(c) * jnp.abs(rise)
-    # By one logarithm, whose argument does not cancel. For tiny sizes, arsinh is the identity.
+    is_small = size * size < _ASINHC_BELOW
+    z = jnp.where(is_small, size * size, 0)
+    # The series and a logarithm take less time than log1p, whose argument would need a quotient.
     gentle = jnp.minimum(size, _gentle(rise.dtype))
-    value = jnp.log1p(size * (1 + gentle / (1 + jnp.sqrt(1 + gentle * gentle))))
-    is_tiny = size < math.sqrt(float(jnp.finfo(rise.dtype).eps))
-    return jnp.where(is_tiny, rise, jnp.sign(rise) * value * (1 / jnp.sqrt(c)))
+    value = jnp.log(size + jnp.maximum(size, jnp.sqrt(1 + gentle * gentle)))
+    by_logarithm = jnp.sign(rise) * value * (1 / jnp.sqrt(c))
+    return jnp.where(is_small, rise * _series(_ASINHC, z), by_logarithm)
 
 
 def _gentle(dtype: DTypeLike) -> float:
@@ -596,9 +598,9 @@ def _gentle(dtype: DTypeLike) -> float:
 def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Array, Array]:
     (rise, c), (drise, dc) = primals, tangents
     value = scaled_asinh(rise, c)
-    size = jnp.maximum(jnp.sqrt(c) * jnp.abs(rise), math.sqrt(float(jnp.finfo(rise.dtype).eps)))
+    size = jnp.sqrt(c) * jnp.abs(rise)
     gentle = jnp.minimum(size, _gentle(rise.dtype))
-    rate = gentle / size / jnp.sqrt(1 + gentle * gentle)
+    rate = 1 / jnp.maximum(size, jnp.sqrt(1 + gentle * gentle))
     # The slope in c is rise³ times the slope of asinh √z / √z at z = c rise².
     small = size * size < _ASINHC_BELOW
     small_rise = jnp.where(small, rise, 0)
@@ -617,8 +619,11 @@ def scaled_sinh(v: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array
     # XLA computes sinh by three exponential functions, with a larger error.
     is_small = jnp.abs(x) < _ENTIRE_BELOW
     small_x, growth = jnp.where(is_small, x, 0), jnp.exp(jnp.abs(x))
-    by_exponential = jnp.sign(x) * (growth - 1 / growth) / 2
-    return jnp.where(is_small, small_x * _series(_SINHC, small_x * small_x), by_exponential) / root
+    by_series = small_x * _series(_SINHC, small_x * small_x)
+    dividend = jnp.where(is_small, by_series, jnp.sign(x) * (growth * growth - 1))
+    # It ends with a quotient, because XLA for CPUs computes cheaper numbers again for each element
+    # of an array to which they are broadcast, as in `logits`.
+    return dividend / (jnp.where(is_small, 1, 2 * growth) * root)
 
 
 @scaled_sinh.defjvp
@@ -662,7 +667,7 @@ def logits(
         along = along * scale[..., None]
     if not is_shared:
         along = along * stretch
-    rise = along - sinhc_sqrt(z) * offsets * tau[..., None]
+    rise = along - scaled_sinh(offsets, c) * tau[..., None]
     return length.reshape((1,) * (space.ndim - 1) + length.shape) * scaled_asinh(rise, c)
 
 

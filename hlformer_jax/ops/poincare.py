@@ -139,15 +139,23 @@ def inside(p: Ball, c: Scalar) -> tuple[Ball, Scalar]:
     return p, _gap(c * square)
 
 
+@jax.custom_jvp
 def _gap_ratio(p: Ball, q: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Scalar:
     """Return γ_p / γ_q for points that are `inside`, with their gaps.
 
-    For near points it is 1 + c (q − p) · (q + p) / γ_q. The derivative of the quotient in c would
-    be a difference of nearly equal numbers, each as large as 1 / γ.
+    The derivative of the quotient in c would be a difference of numbers as large as 1 / γ, which
+    are nearly equal for near points. It is (q − p) · (q + p) / γ_q².
     """
-    difference = q - p
-    is_near = 16 * c * dot(difference, difference) < gap_p * gap_q
-    return jnp.where(is_near, 1 + c * dot(difference, p + q) / gap_q, gap_p / gap_q)
+    del p, q, c
+    return gap_p / gap_q
+
+
+@_gap_ratio.defjvp
+def _gap_ratio_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
+    (p, q, gap_p, gap_q, c), (dp, dq, _, _, dc) = primals, tangents
+    ratio = gap_p / gap_q
+    by_c = dc * (dot(q - p, q + p) / gap_q)
+    return ratio, (by_c + 2 * c * (ratio * dot(q, dq) - dot(p, dp))) / gap_q
 
 
 def _max_radius(dtype: DTypeLike) -> float:
@@ -388,13 +396,22 @@ def parallel_transport(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     c, (p, q, v) = align(c, p, q, v)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
     ratio = _gap_ratio(q, p, gap_q, gap_p, c)
-    return ratio[..., None] * _rotate(q, -p, v, gap_q, gap_p, c)[0]
+    return ratio[..., None] * _rotate(q, p, v, gap_q, gap_p, c)[0]
 
 
 def transport0(q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """Transport a tangent vector from the origin to q: (1 − c |q|²) v."""
     c, (q, v) = align(c, q, v)
     return inside(q, c)[1][..., None] * v
+
+
+def from_frame(p: Ball, u: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Return the tangent vector u / λ_p at p that has the coordinates u in the frame at p.
+
+    It is also the Riemannian gradient in the frame, for the gradient u in coordinates.
+    """
+    c, (p, u) = align(c, p, u)
+    return (inside(p, c)[1] / 2)[..., None] * u
 
 
 def egrad_to_rgrad(p: Ball, gradient: Ball, c: ArrayLike = 1.0) -> Ball:
@@ -634,35 +651,50 @@ def gyration(p: Ball, q: Ball, v: Ball, c: ArrayLike = 1.0) -> Ball:
     """
     c, (p, q, v) = align(c, p, q, v)
     (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
+    return _gyrate(p, -q, v, gap_p, gap_q, c)
+
+
+def transport_in_frame(p: Ball, q: Ball, u: Ball, c: ArrayLike = 1.0) -> Ball:
+    """Apply `parallel_transport` to coordinates u in the frame at p; return those in that at q.
+
+    It is gyr[q, −p] u. The frames are that at the origin, transported along the rays to the points.
+    """
+    c, (p, q, u) = align(c, p, q, u)
+    (p, gap_p), (q, gap_q) = inside(p, c), inside(q, c)
+    return _gyrate(q, p, u, gap_q, gap_p, c)
+
+
+def _gyrate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) -> Ball:
+    """Return gyr[p, −q] v for points that are `inside`, with their gaps and the same batch axes."""
     # If one point is much shorter, derivatives of `_rotate` in the longer point lose digits, and W
     # does not cancel.
     pp, qq, pq, pv, qv = c * dot(p, p), c * dot(q, q), c * dot(p, q), dot(p, v), dot(q, v)
     rotated, factor = _rotate(p, q, v, gap_p, gap_q, c)
-    by_p, by_q = factor * ((1 + 2 * pq) * qv - qq * pv), factor * (pv + pp * qv)
+    by_p, by_q = factor * ((2 * pq - 1) * qv - qq * pv), factor * (pv - pp * qv)
     is_short = ((4 * pp < qq) | (4 * qq < pp))[..., None]
-    by_lengths = v + by_p[..., None] * p - by_q[..., None] * q
+    by_lengths = v + by_p[..., None] * p + by_q[..., None] * q
     return jnp.where(is_short, by_lengths, rotated)
 
 
 def _rotate(
     p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar
 ) -> tuple[Ball, Scalar]:
-    """Apply `gyration` by points that are `inside`, with their gaps and the same batch axes.
+    """Compute `_gyrate` for points of which neither is much shorter than the other.
 
-    With D = p + q, the terms in W are 2 c / den times
+    For D = p − q, the terms in W of `gyration` (by p and −q) are 2 c / den times
 
-        (γ_q D · v + c |D|² q · v) p − (D · v − γ_p q · v) D.
+        (γ_q D · v − c |D|² q · v) p − (D · v + γ_p q · v) D.
 
     Returns:
       The vector, and 2 c / den.
     """
-    total = p + q
-    total2 = c * dot(total, total)
-    along, lean = dot(total, v), dot(q, v)
-    factor = _divide(2 * c, total2 + gap_p * gap_q)
-    by_p = factor * (gap_q * along + total2 * lean)
-    by_total = factor * (along - gap_p * lean)
-    return v + by_p[..., None] * p - by_total[..., None] * total, factor
+    difference = p - q
+    square = c * dot(difference, difference)
+    along, lean = dot(difference, v), dot(q, v)
+    factor = _divide(2 * c, square + gap_p * gap_q)
+    by_p = factor * (gap_q * along - square * lean)
+    by_difference = factor * (along + gap_p * lean)
+    return v + by_p[..., None] * p - by_difference[..., None] * difference, factor
 
 
 def gyromidpoint(

@@ -212,6 +212,33 @@ def test_scaled_sinh_and_its_slope_are_exact_to_two_eps(dtype):
             assert relative_error(y, vector([exact(mpf(float(x)))])) < 2 * np.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scaled_asinh_and_its_derivatives_are_exact_to_four_eps(dtype):
+    x = np.concatenate([np.geomspace(1e-9, 1e9, 60), np.linspace(0.4, 0.5, 60)]).astype(dtype)
+    one = jnp.ones_like(x)
+
+    def value(x):
+        return numerics.scaled_asinh(x, one)
+
+    def slope(x):
+        return jax.jvp(value, (x,), (one,))[1]
+
+    def bend(x):
+        return jax.jvp(slope, (x,), (one,))[1]
+
+    def exact_slope(x):
+        return 1 / mpmath.sqrt(1 + x * x)
+
+    def exact_bend(x):
+        return -x / mpmath.sqrt(1 + x * x) ** 3
+
+    pairs = ((value, mpmath.asinh), (slope, exact_slope), (bend, exact_bend))
+    for function, exact in pairs:
+        for argument, got in zip(x, np.asarray(jax.jit(function)(x)), strict=True):
+            expected = vector([exact(mpf(float(argument)))])
+            assert relative_error(got, expected) < 4 * np.finfo(dtype).eps, argument
+
+
 @pytest.mark.slow  # it takes seconds
 def test_branch_on_any_element_survives_vmap():
     def function(v):

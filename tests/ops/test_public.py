@@ -176,7 +176,10 @@ def case_name(case):
     return case.name
 
 
-SHARED = {"cones.aperture", "poincare.inside"}  # used by several modules, not public
+# Used by other modules, not public.
+SHARED = {
+    "cones.aperture", "poincare.inside", "poincare.from_frame", "poincare.transport_in_frame"
+}  # fmt: skip
 TYPICAL = {"lorentz.distance", "poincare.mobius_add"}
 
 
