@@ -1,6 +1,5 @@
 """Spans: the annotated moments of captions, with which an evaluation scores found moments."""
 
-import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
+from hlformer_jax import files
 from hlformer_jax.data.annotations.moments import MAX_OVERHANG, read_moments
 from hlformer_jax.data.annotations.parsing import (
     as_duration,
@@ -96,7 +96,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans
     if not source:
         return [Spans() for _ in annotated]
     if source != FROM_DATA:
-        path = Path(os.path.expanduser(config.data.manual_dir)) / config.data.collection / source
+        path = files.expand(config.data.manual_dir) / config.data.collection / source
         return [read_spans(path)] * len(annotated)
     if not all(isinstance(notes, Mapping) and "spans" in notes for notes in annotated):
         raise DataError(

@@ -60,7 +60,7 @@ def contents(folder: str | Path) -> dict[str, Any]:
       MissingSourceError: if the table does not exist.
       DataError: if it is damaged, incomplete, or of another version of the format.
     """
-    path = Path(folder).expanduser() / CONTENTS
+    path = files.expand(folder) / CONTENTS
     try:
         table = parse_object(read_text(path), str(path))
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def encoder_of(*folders: Path) -> RecordedEncoder | None:
     Raises:
       DataError: if an encoder.json is damaged.
     """
-    notes = (folder.expanduser() / ENCODER for folder in folders)
+    notes = (files.expand(folder) / ENCODER for folder in folders)
     note = next((note for note in notes if note.is_file()), None)
     if note is None:
         return None
@@ -138,7 +138,7 @@ class ExtractedSource:
                 f"{self.folder} has features of {feature}, but config.data.feature is"
                 f" {self.feature}: start from `config`=configs/own.py:{self.folder}"
             )
-        folder = Path(self.folder).expanduser()
+        folder = files.expand(self.folder)
         paths = [folder / name for name in NAMES]
         for path in paths:
             if not path.is_file() and path.name != ENCODER:  # needed only for times of captions
@@ -158,7 +158,7 @@ class ExtractedReader(Reader):
     """The `Reader` of a folder of features."""
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder).expanduser()
+        self._folder = files.expand(folder)
         table = self._contents = contents(self._folder)
         try:
             self._frame_rows = _row_ranges(table["frames"])
@@ -237,7 +237,7 @@ class ExtractedReader(Reader):
     def _map(self, name: str, rows: Mapping[str, Sequence[int]], width: int) -> np.ndarray:
         path = self._folder / name
         try:
-            mapped: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+            mapped = np.lib.format.open_memmap(path, "r")  # unlike np.load, only .npy files
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} cannot be read ({error}): make the features again") from None
         most = max((end for _, end in rows.values()), default=0)

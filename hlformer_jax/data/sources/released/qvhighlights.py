@@ -72,7 +72,7 @@ class QVHighlights:
     @property
     def root(self) -> Path:
         """The folder of both protocols."""
-        return Path(os.path.expanduser(self.manual_dir)) / CLIPS
+        return files.expand(self.manual_dir) / CLIPS
 
     def queries(self, split: str) -> Path:
         """Return the path of the list of a split's queries."""
