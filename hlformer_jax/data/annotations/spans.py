@@ -117,7 +117,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans
     ]
 
 
-def read_spans(path: Path) -> Spans:
+def read_spans(path: str | Path) -> Spans:
     """Read annotated moments by the id of their caption, with their sentences if the file has them.
 
     The format is recognised by the content: a file of moments, the published annotations of
@@ -133,6 +133,7 @@ def read_spans(path: Path) -> Spans:
         its video, or the shares of faulty moments exceed `MAX_REVERSED` or `MAX_LONG`; the message
         names the place.
     """
+    path = Path(path)
     try:
         text = read_text(path)
         first = text.lstrip()[:4096]

@@ -88,7 +88,7 @@ class RecordedEncoder(NamedTuple):
     places: tuple[str, ...] = ()
 
 
-def encoder_of(*folders: Path) -> RecordedEncoder | None:
+def encoder_of(*folders: str | Path) -> RecordedEncoder | None:
     """Return the encoder that the first folder with an encoder.json records, or None.
 
     Raises:
@@ -401,7 +401,7 @@ def parents_of(
     return {video: texts for video, texts in parents.items() if texts}
 
 
-def check_place(folder: Path, overwrite: bool) -> None:
+def check_place(folder: str | Path, overwrite: bool) -> None:
     """Check that features may be written into a folder.
 
     The folder may be missing or empty. With `overwrite` it may contain features, which will be
@@ -411,6 +411,7 @@ def check_place(folder: Path, overwrite: bool) -> None:
       OutputError: if the folder contains something that must not be replaced.
       OSError: if the folder cannot be made or written to.
     """
+    folder = Path(folder)
     files.check_directory(folder)
     files.check_writable(folder)
     if not folder.exists() or not any(folder.iterdir()):
@@ -430,7 +431,7 @@ def check_place(folder: Path, overwrite: bool) -> None:
 
 
 def write(
-    folder: Path,
+    folder: str | Path,
     feature: str,
     encoder: Mapping[str, Any],
     splits: Mapping[str, Mapping[str, Sequence[Caption]]],
@@ -456,6 +457,7 @@ def write(
       OutputError: if the folder contains something that must not be replaced.
       OSError: if it cannot be written.
     """
+    folder = Path(folder)
     check_place(folder, overwrite)
     draft = folder.with_name(f".{folder.name}.draft")
     _remove(draft)  # left by a killed process

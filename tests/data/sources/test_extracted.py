@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def write(folder, splits=CAPTIONED, overwrite=False, parents=None, **facts):
 
 @pytest.fixture
 def folder(tmp_path):
-    return write(tmp_path / "features", fps=2.0)
+    return Path(write(str(tmp_path / "features"), fps=2.0))
 
 
 def captioned(times):
