@@ -91,7 +91,7 @@ def path_argument(text: str) -> Path:
     """Parse a path, which may begin with ~, for argparse; refuse an empty text."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty: give a path (. is the current folder)")
-    return Path(os.path.expanduser(text))
+    return files.expand(text)
 
 
 def three_digits(value: float) -> str:

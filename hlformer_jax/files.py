@@ -119,6 +119,14 @@ def check_directory(path: Path) -> None:
         raise OutputError(f"{path} is not a directory: give another name")
 
 
+def expand(path: str | os.PathLike[str]) -> Path:
+    """Return a path with ~ and ~NAME replaced by the user's home; a path without one stays.
+
+    `Path.expanduser` raises an error of its own for an unknown user.
+    """
+    return Path(os.path.expanduser(path))
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a regular file.
 
@@ -272,6 +280,10 @@ def write_npz(path: Path, arrays: Mapping[str, Any], replace: Replace = Replace.
         np.savez(file, **content)
 
 
+_ZIP = b"PK"
+"""First bytes of an .npz file; NumPy takes any file without them for a pickle."""
+
+
 def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Read arrays of an .npz file.
 
@@ -289,16 +301,20 @@ def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, np.n
     """
     with open(open_regular(path), "rb") as file:
         try:
+            if file.read(len(_ZIP)) != _ZIP:
+                raise ValueError("it is not an .npz file")
+            file.seek(0)
             archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise ValueError("it is a single array, not an .npz file")
             arrays = {
                 name: archive[name] for name in archive.files if names is None or name in names
             }
         except Exception as error:  # a damaged file fails in many ways
             if is_memory_error(error) or isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
+            reason = " ".join(str(error).split()) or type(error).__name__
+            if "allow_pickle" in reason:  # NumPy's advice would execute code in the file
+                reason = "one of its arrays has Python objects, not numbers or texts"
+            raise ValueError(reason) from None
     if missing := [name for name in names or () if name not in arrays]:
         raise ValueError(f"it has no array {missing[0]!r}")
     for name, array in arrays.items():

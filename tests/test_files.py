@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import processes
@@ -23,6 +24,13 @@ def test_nan_is_null_in_json(tmp_path):
     path = tmp_path / "new" / "content.json"
     files.write_json(path, {"x": math.nan, "y": [1.5, (math.nan, 2)], "z": {"w": "text"}})
     assert json.loads(path.read_text()) == {"x": None, "y": [1.5, [None, 2]], "z": {"w": "text"}}
+
+
+def test_home_of_an_unknown_user_is_left_as_it_is(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    paths = {"~/a": "/home/ann/a", "~": "/home/ann", "a/~": "a/~", "~nobody-of-this/a": None}
+    for path, expected in paths.items():
+        assert str(files.expand(path)) == str(files.expand(Path(path))) == (expected or path)
 
 
 def test_arrays_are_written_under_exactly_that_name(tmp_path):
@@ -256,6 +264,24 @@ def test_unreadable_npz_file_is_not_called_damaged(tmp_path, monkeypatch, error)
     monkeypatch.setattr(np, "load", fail)  # a disk error at the time of reading
     with pytest.raises(type(error)):
         files.read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.write_text("a sentence"), "it is not an .npz file"),
+        (lambda path: path.write_bytes(b""), "it is not an .npz file"),
+        (lambda path: path.write_bytes(b"\x93NUMPY\x01\x00"), "it is not an .npz file"),
+        (lambda path: path.write_bytes(b"PK\3\4 cut off"), "File is not a zip file"),
+        (lambda path: np.savez(path, x=np.array([{}])), "one of its arrays has Python objects"),
+    ],
+    ids=["text", "empty", "npy", "damaged", "objects"],
+)
+def test_npz_file_is_refused_without_advice_to_unpickle(tmp_path, make, reason):
+    make(tmp_path / "a.npz")
+    with pytest.raises(ValueError, match=f"^{reason}") as error:
+        files.read_npz(tmp_path / "a.npz")
+    assert "pickle" not in str(error.value)
 
 
 def test_signal_in_a_forked_child_keeps_the_parents_draft(tmp_path):

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "terminal": {"text"},
     "lazy": {"errors"},
     "files": {"errors", "text"},
-    "config": {"errors", "text"},
+    "config": {"errors", "text", "files"},
     "cli": {"lazy", "errors", "text", "terminal", "files", "config"},
     "ops": {"lazy", "typing", "errors", "pytrees"},
     "runtime": {"typing", "errors", "terminal", "files"},

@@ -208,7 +208,7 @@ def saved(monkeypatch):
 
 
 def test_info_describes_the_file(saved, tmp_path):
-    info = conversion.convert(FILE, tmp_path / "out")
+    info = conversion.convert(str(FILE), str(tmp_path / "out"))
     assert info == {
         "source": "gmmformer.ckpt",
         "epoch": 0,

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from hlformer_jax import files
 from hlformer_jax.errors import ConfigError, UserError
 from hlformer_jax.text import suggestion
 
@@ -23,7 +24,7 @@ def locate(file: str | os.PathLike[str]) -> Path:
       file: a path, or the name of a file of the package, such as `anet` or `sweeps/robust`. An
         existing path wins.
     """
-    path = Path(os.path.expanduser(file))
+    path = files.expand(file)
     packaged = CONFIGS.joinpath(*path.parts[path.parts[:1] == ("configs",) :])
     if path.is_file() or path.is_absolute() or packaged == CONFIGS:
         return path
@@ -34,8 +35,8 @@ def locate(file: str | os.PathLike[str]) -> Path:
 
 def config_names() -> list[str]:
     """Return the names of the package's configuration files, such as sweeps/robust, sorted."""
-    files = CONFIGS.rglob("[!_]*.py")
-    return sorted(str(file.relative_to(CONFIGS).with_suffix("")) for file in files)
+    paths = CONFIGS.rglob("[!_]*.py")
+    return sorted(str(path.relative_to(CONFIGS).with_suffix("")) for path in paths)
 
 
 def load(file: str | os.PathLike[str], name: str = "") -> ConfigDict:

@@ -8,7 +8,6 @@ needs no new preparation.
 
 import dataclasses
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from absl import logging
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
+from hlformer_jax import files
 from hlformer_jax.config import fault
 from hlformer_jax.data import trees
 from hlformer_jax.data.annotations.moments import moments_from_json
@@ -388,7 +388,7 @@ def _select_trees(candidates: Sequence[Tree], options: ConfigDict) -> tuple[list
     elif options.train_subset == "fewshot":
         numbers = _share(range(len(candidates)), FEWSHOT_SHARE)
     else:
-        numbers = _listed(Path(os.path.expanduser(options.train_subset)), candidates)
+        numbers = _listed(files.expand(options.train_subset), candidates)
         subset = digest(*(candidates[k].video for k in numbers))
     num_leaves = set(options.train_leaves)
     selected = [k for k in numbers if not num_leaves or len(candidates[k].leaves) in num_leaves]

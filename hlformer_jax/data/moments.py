@@ -37,7 +37,7 @@ def count(built: Sequence[Tree]) -> dict[str, tuple[int, int, int]]:
     return counts
 
 
-def select_listed(read: Annotations, captions: Path) -> Annotations:
+def select_listed(read: Annotations, captions: str | Path) -> Annotations:
     """Return the annotations of the videos of a released caption list, in the list's order.
 
     Raises:

@@ -106,7 +106,7 @@ def prepare(source: Source, data_dir: str | Path = "", storage: str = "float32")
     """
     if storage not in ("float32", "float16"):
         raise ValueError(f"data.storage is {storage!r}; it must be float32 or float16")
-    root = Path(os.path.expanduser(data_dir or tfds.core.constants.DATA_DIR))
+    root = files.expand(data_dir or tfds.core.constants.DATA_DIR)
     try:
         fingerprint = source.fingerprint()
     except MissingSourceError as error:

@@ -307,7 +307,7 @@ def tree_to_json(tree: Tree, video: TimedVideo) -> dict[str, Any]:
     return {"video": tree.video, "nodes": nodes, "subtrees": [list(item) for item in tree.items]}
 
 
-def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
+def read_trees(path: str | Path, videos: Sequence[TimedVideo]) -> list[Tree]:
     """Read a file of trees, in the order of the file.
 
     Slips are kept, with warnings: nodes that end more than `MAX_OVERHANG` after their video or not
@@ -320,6 +320,7 @@ def read_trees(path: Path, videos: Sequence[TimedVideo]) -> list[Tree]:
     Raises:
       DataError: if a line is faulty, or its video is not among `videos`.
     """
+    path = Path(path)
     by_name = {video.video: video for video in videos}
     trees: dict[str, Tree] = {}
     for where, record in read_json_lines(path):

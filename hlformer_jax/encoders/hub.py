@@ -174,7 +174,7 @@ def _find(
     name: str, revision: str | None, offline: bool | None, report: Callable[[str], None]
 ) -> tuple[Path, str]:
     """Return the folder of an encoder, fetched if needed, and its name: its id or the folder's."""
-    path = Path(name).expanduser()
+    path = files.expand(name)
     if path.is_dir():
         return path, path.resolve().name
     if path.exists():

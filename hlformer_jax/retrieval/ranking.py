@@ -225,10 +225,13 @@ def metrics_by_ratio(
       ratio: length of each query's annotated moment, divided by the length of its video.
 
     Raises:
-      ValueError: for another number of ratios than ranks, and for ranks below 1 or NaN.
+      ValueError: for another number of ratios than ranks, a ratio that is not from 0 to 1, and for
+        ranks below 1 or NaN.
     """
     rank, ratio = np.asarray(rank), np.asarray(ratio)
     check_shape("ratio", ratio, rank.shape)
+    if np.any(wrong := (ratio < 0) | (ratio > 1)):
+        raise ValueError(f"ratio must be from 0 to 1, got {ratio[wrong][0]:g}")
     bounds = (0.0, *RATIOS, 1.0)
     group = np.where(np.isnan(ratio), -1, np.searchsorted(RATIOS, ratio))
     return {

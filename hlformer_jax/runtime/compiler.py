@@ -1,7 +1,6 @@
 """The compiler: precision, options, the cache of programs, and the costs of a program."""
 
 import contextlib
-import errno
 import gc
 import math
 import os
@@ -64,14 +63,16 @@ def keep_programs() -> None:
     machine = os.uname().nodename if jax.default_backend() == "cpu" else ""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     cache = Path(caches, "hlformer_jax", machine)
-    try:
-        if caches.startswith("~"):
-            raise OSError(errno.ENOENT, "this user has no home")
-        files.check_writable(cache)
-    except OSError as error:
+    reason = "this user has no home" if caches.startswith("~") else ""
+    if not reason:
+        try:
+            files.check_writable(cache)
+        except OSError as error:
+            reason = str(error.strerror)
+    if reason:
         terminal.warn(
-            f"compiled programs cannot be kept in {cache} ({error.strerror}), so each start"
-            " compiles them: set XDG_CACHE_HOME to a folder that can be written"
+            f"compiled programs cannot be kept in {cache} ({reason}), so each start compiles them:"
+            " set XDG_CACHE_HOME to a folder that can be written"
         )
     else:
         jax.config.update("jax_compilation_cache_dir", str(cache))

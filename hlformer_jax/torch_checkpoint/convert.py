@@ -44,7 +44,7 @@ _REQUIRED = (
 
 
 def convert(
-    source: Path, out: Path, report: Callable[[str], None] = lambda line: None
+    source: str | Path, out: str | Path, report: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
     """Convert a released checkpoint into a new directory.
 
@@ -65,6 +65,7 @@ def convert(
       CheckpointError: if `out` is not a new directory.
       OSError: if the file cannot be read or the directory cannot be written.
     """
+    source, out = Path(source), Path(out)
     checkpoints.check_new(out)
     content = load(source)
     try:

@@ -55,13 +55,13 @@ class LoadedRun(NamedTuple):
     params: Any
 
 
-def read_config(directory: Path) -> ConfigDict:
+def read_config(directory: str | Path) -> ConfigDict:
     """Read the configuration of a run of any family.
 
     Raises:
       RunError: if the directory holds no configuration of this version, or its file is damaged.
     """
-    path = directory / "config.json"
+    path = Path(directory) / "config.json"
     remedy = "give the directory of a run (its `workdir`)"
     try:
         recorded = run_directory.read_record(path, ("config",), remedy)["config"]
@@ -109,12 +109,12 @@ def load(directory: Path | str, changes: Mapping[str, Any] | None = None) -> Loa
 
 def evaluate_checkpoint(
     config: ConfigDict,
-    path: Path,
-    scores_file: Path | None,
+    path: str | Path,
+    scores_file: str | Path | None,
     report: Callable[[str], None],
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     overwrite: bool = False,
-    embeddings_file: Path | None = None,
+    embeddings_file: str | Path | None = None,
 ) -> Result:
     """Evaluate a run's directory or a converted checkpoint on the test split.
 
@@ -136,6 +136,11 @@ def evaluate_checkpoint(
         are the same, which is checked before anything is computed; if the checkpoint is missing,
         damaged or of another model; or if scores are not finite.
     """
+    path = Path(path)
+    directory, scores_file, embeddings_file = (
+        None if place is None else Path(place)
+        for place in (directory, scores_file, embeddings_file)
+    )
     with processes.first_alone("scores"):
         if processes.is_first():  # checked before the long computation
             arrays_files = {"scores": scores_file, "embeddings": embeddings_file}

@@ -32,12 +32,7 @@ from jaxtyping import UInt8
 from hlformer_jax.errors import is_of_disk
 from hlformer_jax.video.clocks import DISORDER, Recording, find_recordings
 from hlformer_jax.video.dates import recording_time
-from hlformer_jax.video.encryption import (
-    ENCRYPTED,
-    MAX_NOISE_SHARE,
-    encrypted_share,
-    is_encrypted,
-)
+from hlformer_jax.video.encryption import ENCRYPTED, Encryption, encrypted_share, is_encrypted
 from hlformer_jax.video.faults import UNKNOWN_CODEC, explain, fault, name_errors, until_damage
 from hlformer_jax.video.packets import (
     LONGEST_GAP,
@@ -225,10 +220,9 @@ def _choose(path: Path, container: InputContainer) -> VideoStream:
 
     stream = max(decodable, key=preference)
     check_size(path, stream.codec_context.width, stream.codec_context.height)
-    is_programme = container.format.name == "mpeg"
-    if (is_programme or not size(stream)) and encrypted_share(path, stream) > MAX_NOISE_SHARE:
-        raise fault(path, *ENCRYPTED)
     if not size(stream):
+        if encrypted_share(path, stream):
+            raise fault(path, *ENCRYPTED)
         if stream.codec_context.name == "webp":
             what = "is an animated WebP, which FFmpeg cannot decode"
             raise fault(path, what, "convert it to GIF or MP4")
@@ -444,6 +438,9 @@ SKIPPING = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
 _MAX_MISSING_SHARE = 0.02
 """Share of its length by which a video may end early without a warning; at least a second."""
 
+_PROBED_PICTURES = 16
+"""Largest number of corrupt pictures from which `probe` tells damage from encryption."""
+
 Wanted = Callable[[Fraction, Fraction], bool]
 """Function that takes the seconds from and until which a frame is shown; whether it is needed."""
 
@@ -476,6 +473,7 @@ class Decoder:
         self.frames = 0  # number of frames that were decoded and not dropped by the clock
         self.stopped = ""  # why reading ended before the end of the file
         self._video = video
+        self._encryption = Encryption(video.path, video.stream)
         self._is_needed = is_needed
         codec = video.stream.codec_context.codec
         self._alone = codec.intra_only
@@ -517,18 +515,19 @@ class Decoder:
                 if time is not None:
                     check_size(self._video.path, frame.width, frame.height)
                     self.frames += 1
+                    self._encryption.add(frame)
                     yield time, frame
 
     def check(self) -> None:
-        """Check that at least one frame was decoded.
+        """Check that at least one frame was decoded, and that the pictures are no encrypted noise.
 
         Raises:
-          VideoError: if none was, with the reason.
+          VideoError: if not, with the reason.
         """
         if self.frames:
-            return
+            return self._encryption.check()
         path = self._video.path
-        if self.encrypted or encrypted_share(path, self._video.stream):
+        if self.encrypted or self._encryption.share():
             raise fault(path, *ENCRYPTED)
         if self.packets:
             what = f"has {self.packets} frames or parts of them, but none can be decoded"
@@ -548,7 +547,7 @@ class Decoder:
         # Matroska states one length for all tracks, and most programs add a tag to each track.
         stated = min(float(has_length and video.end or 0), _read_tagged_length(video.stream))
         end = float(self.clock.end)
-        share = encrypted_share(video.path, video.stream)
+        share = self._encryption.share()
         early = stated - end > max(1, _MAX_MISSING_SHARE * stated)
         faults = [
             f"its reading stopped at {end:.1f} s ({self.stopped})" if self.stopped else "",
@@ -659,6 +658,7 @@ def frames_from(
     shown: tuple[Fraction, av.VideoFrame] | None = None
     for time, frame in frames:
         if shown is not None and time > second:
+            decoder.check()
             yield shown[0], time, shown[1]
         shown = time, frame
     decoder.check()
@@ -808,7 +808,7 @@ class Info(NamedTuple):
 
 
 def probe(path: str | Path) -> Info:
-    """Return the properties of a video file, by decoding one frame.
+    """Return the properties of a video file, by decoding one frame, or a few if they are corrupt.
 
     If the file states no length, its packets are read to the end, without decoding. For a large
     file FFmpeg's guess is used instead. FLV and Matroska state the length of the longest track.
@@ -820,8 +820,10 @@ def probe(path: str | Path) -> Info:
         decoder = Decoder(video)
         height, width = 0, 0
         for _, frame in decoder:
-            height, width, _ = Painter(video.aspect).paint(frame).shape
-            break
+            if decoder.frames == 1:
+                height, width, _ = Painter(video.aspect).paint(frame).shape
+            if not frame.is_corrupt or decoder.frames == _PROBED_PICTURES:
+                break
         decoder.check()
         duration, stream, container = _read_stated_length(video), video.stream, video.container
         info = Info(

@@ -10,7 +10,7 @@ from corpora import SMALL, assert_refused, edit, line
 
 from hlformer_jax.config import default
 from hlformer_jax.data import moments
-from hlformer_jax.data.annotations.captions import read_sentences
+from hlformer_jax.data.annotations.captions import read_captions, read_sentences
 from hlformer_jax.data.annotations.moments import (
     AnnotatedMoment,
     TimedVideo,
@@ -615,3 +615,15 @@ def test_sentences_of_several_files_differ_in_more_than_blanks(tmp_path):
     captions.write_text("a#0 A man stands.\n")
     with pytest.raises(DataError, match="another sentence in another file"):
         read_sentences([captions, moments_file])
+
+
+def test_paths_may_be_texts(tmp_path):
+    path, captions = str(tmp_path / "moments.jsonl"), tmp_path / "train.caption.txt"
+    moment = AnnotatedMoment("a#0", 0.0, 1.0, "A man sits.")
+    write_moments(path, [TimedVideo("a", 2.0, (moment,))])
+    assert [video.video for video, _ in read_moments(path)] == ["a"]
+    assert read_spans(path).sentences == read_sentences([path]) == {"a#0": "A man sits."}
+    captions.write_text("a#0 A man sits.\n")
+    assert read_captions(str(captions)) == read_captions(captions)
+    published = write_activitynet(tmp_path / "a.json", v_a=[[0, 5], [5, 9]])
+    assert read_published(str(published)) == read_published(published)

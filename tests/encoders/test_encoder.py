@@ -403,7 +403,7 @@ def test_interrupted_fetch_continues(server):
     assert len(lines) == 1 and f"1 files, {len(shard) / 1000:.0f} kB" in lines[0]
 
 
-@pytest.mark.parametrize("name", ["nowhere", "/no/where", ""])
+@pytest.mark.parametrize("name", ["nowhere", "/no/where", "~nobody-of-this", ""])
 def test_name_without_an_encoder_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EncoderError, match=r"no such folder|config\.json"):

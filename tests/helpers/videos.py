@@ -518,6 +518,22 @@ def encrypted_dvd(folder):
     return path
 
 
+def with_bits_of_encryption(path):
+    """State that all packets of the pictures are encrypted, in a file that is not."""
+    content = bytearray(path.read_bytes())
+    if path.suffix == ".ts":
+        for place in range(0, len(content), 188):
+            is_picture = int.from_bytes(content[place + 1 : place + 3], "big") & 0x1FFF == 256
+            content[place + 3] |= 0x80 * is_picture
+    else:
+        for place in range(0, len(content), 2048):
+            packet = place + 14 + (content[place + 13] & 7)
+            if content[packet : packet + 4] == b"\0\0\1\xe0":
+                content[packet + 6] |= 0x10
+    path.write_bytes(bytes(content))
+    return path
+
+
 def stuffed_programme(folder):
     """Write a programme stream with stuffing as in MPEG-1 instead of timestamps."""
     path = ordinary(folder, "a.vob", codec="mpeg2video", rate=25, frames=38, paint=noisy)

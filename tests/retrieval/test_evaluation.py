@@ -470,6 +470,9 @@ def test_metrics_of_moments_take_lists():
     assert by_ratio == ranking.metrics_by_ratio(np.array([1, 9]), np.array([0.1, np.nan]))
     with pytest.raises(ValueError, match=r"^ratio must have shape \(2,\), got \(1,\)$"):
         ranking.metrics_by_ratio([1, 9], [0.1])
+    for wrong in (-0.1, 1.5, np.inf):
+        with pytest.raises(ValueError, match=f"^ratio must be from 0 to 1, got {wrong:g}$"):
+            ranking.metrics_by_ratio([1, 9], [0.1, wrong])
 
 
 def _sampled(seed):

@@ -44,7 +44,7 @@ def _metrics(directory):
 def test_metrics_of_an_unfinished_run_are_marked(data_dir, tmp_path):
     config, run, lines = runs.retrieval(data_dir), tmp_path / "run", []
     runs.train_stopped(config, run, 4)
-    evaluate_checkpoint(config, run, None, lines.append, run)
+    evaluate_checkpoint(config, str(run), None, lines.append, str(run))
     assert f"{run} is not finished (epoch 1 of 3): its best epoch so far is evaluated" in lines
     assert json.loads(_metrics(run))["unfinished"] == "epoch 1 of 3"
     lines.clear()

@@ -20,7 +20,8 @@ from av.stream import Disposition
 from videos import noisy, ordinary
 
 from hlformer_jax import video
-from hlformer_jax.video import clocks, faults, listing, read
+from hlformer_jax.video import clocks, encryption, faults, listing, read
+from hlformer_jax.video.encryption import encrypted_share
 from hlformer_jax.video.read import MAX_PIXELS, Clock, check_size, frames_from, opened
 
 
@@ -246,6 +247,29 @@ def test_mpeg2_in_a_transport_stream_begins_at_second_0(tmp_path):
 def test_stuffing_in_a_programme_stream_is_not_encryption(tmp_path):
     with opened(videos.stuffed_programme(tmp_path)) as film:
         assert len(list(film.container.decode(film.stream))) == 38
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.vob", "mpeg2video"), ("a.ts", "libx264")])
+def test_decrypted_stream_may_keep_the_bits_of_encryption(tmp_path, name, codec):
+    path = videos.ordinary(tmp_path, name, codec=codec, rate=25, frames=38, paint=noisy)
+
+    def read_all():
+        samples = video.sample(path, 25)
+        times = [frame.time for frame in samples]
+        return video.probe(path), times, samples.warning
+
+    before = read_all()
+    videos.with_bits_of_encryption(path)
+    with opened(path) as film:
+        assert encrypted_share(path, film.stream) == (name == "a.vob")
+    assert read_all() == before and "encrypted" not in before[2]
+
+
+def test_stream_without_errors_is_not_searched_for_encryption(tmp_path, monkeypatch):
+    path = videos.ordinary(tmp_path, "a.vob", codec="mpeg2video", rate=25, frames=38)
+    monkeypatch.setattr(encryption, "encrypted_share", None)  # a call would fail
+    list(video.sample(path))
+    video.thumbnail(path, 1, 32)
 
 
 def test_pictures_that_begin_after_the_sound_keep_their_seconds(tmp_path):

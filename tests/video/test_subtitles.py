@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import time
 import tracemalloc
 import unicodedata
@@ -259,6 +260,27 @@ def test_xml_of_other_kinds_has_no_cue(tmp_path):
     )
     subtitles = read_file(path)
     assert not subtitles.cues and not subtitles.warnings
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_only_subtitles_are_too_large_for_subtitles(tmp_path, encoding):
+    path = tmp_path / "a.xml"
+    project = '<?xml version="1.0"?>\n<!DOCTYPE xmeml>\n<xmeml version="4">\n'
+    timed = '<?xml version="1.0"?>\n<tt><body><p begin="1s" end="2s">Hello</p></body></tt>\n'
+    for text in (project, timed, timed.replace("<", "")):
+        path.write_text(text + "<clip>x</clip>\n" * 1000, encoding)
+        os.truncate(path, reader.MAX_SUBTITLE_BYTES + 1)
+        if text == project:
+            subtitles = read_file(path)
+            assert not subtitles.cues and not subtitles.warnings
+        else:
+            with pytest.raises(VideoError, match="too large for subtitles"):
+                read_file(path)
+    path = tmp_path / "a.sub"
+    path.write_bytes(b"\0\0\1\xba")
+    os.truncate(path, reader.MAX_SUBTITLE_BYTES + 1)
+    with pytest.raises(VideoError, match="is a VobSub file: its subtitles are pictures"):
+        read_file(path)
 
 
 def test_track_of_captions_is_read(tmp_path):

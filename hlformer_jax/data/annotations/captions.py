@@ -8,7 +8,7 @@ from hlformer_jax.data.annotations.parsing import read_lines
 from hlformer_jax.data.sources.protocol import Caption, Captions, DataError
 
 
-def read_captions(path: Path) -> dict[str, tuple[Caption, ...]]:
+def read_captions(path: str | Path) -> dict[str, tuple[Caption, ...]]:
     """Read a caption list, with CAPTION_ID SENTENCE on each line.
 
     The part of a caption's id before the first # is the video's id. Videos and captions are in
@@ -68,7 +68,7 @@ def check_shared_ids(splits: Mapping[str, Captions], place: Callable[[str], Path
                 )
 
 
-def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
+def read_sentences(paths: Sequence[str | Path]) -> dict[str, str]:
     """Return the sentences of caption lists and files of moments by their ids.
 
     The same id may stand in several files if its sentence is the same up to white space; the text
@@ -81,7 +81,7 @@ def read_sentences(paths: Sequence[Path]) -> dict[str, str]:
       DataError: if a file is faulty, or two files have different sentences for one id.
     """
     sentences: dict[str, str] = {}
-    for path in paths:
+    for path in map(Path, paths):
         for name, sentence, line in _listed_sentences(path):
             if sentences.setdefault(name, sentence).split() != sentence.split():
                 raise DataError(

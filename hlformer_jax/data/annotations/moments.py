@@ -41,7 +41,7 @@ class TimedVideo(NamedTuple):
 
 
 def write_moments(
-    path: Path, videos: Iterable[TimedVideo], replace: files.Replace = files.Replace.ANY
+    path: str | Path, videos: Iterable[TimedVideo], replace: files.Replace = files.Replace.ANY
 ) -> None:
     """Write a file of moments atomically.
 
@@ -51,7 +51,7 @@ def write_moments(
       replace: the existing files that may be replaced.
     """
     lines = (json.dumps(moments_to_json(video), ensure_ascii=False) for video in videos)
-    files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode(), replace)
+    files.write_bytes(Path(path), "".join(f"{line}\n" for line in lines).encode(), replace)
 
 
 def moments_to_json(video: TimedVideo) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def moments_to_json(video: TimedVideo) -> dict[str, Any]:
     return {"video": video.video, "duration": video.duration, "moments": moments}
 
 
-def read_moments(path: Path, warns: bool = True) -> list[tuple[TimedVideo, int]]:
+def read_moments(path: str | Path, warns: bool = True) -> list[tuple[TimedVideo, int]]:
     """Read a file of moments; return the videos, each with its line number, from 1.
 
     A DataError names the first faulty line. A moment that ends more than `MAX_OVERHANG` after its

@@ -17,13 +17,13 @@ MIN_DURATION = 1e-3
 """Shortest length of a video in seconds. Moments are measured in shares of it."""
 
 
-def read_text(path: Path) -> str:
+def read_text(path: str | Path) -> str:
     """Return the text of a file.
 
     Raises:
       DataError: if it is empty, is not UTF-8, or has a byte order mark.
     """
-    data = path.read_bytes()
+    data = Path(path).read_bytes()
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
             f"{path}:1: the file begins with a byte order mark; save it as UTF-8 without one"
@@ -40,7 +40,7 @@ def read_text(path: Path) -> str:
     return text
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """Yield the place (FILE:LINE) and the text of each line; raise a DataError at a blank line."""
     # str.splitlines would also split at characters that may stand inside a sentence.
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
@@ -49,7 +49,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
         yield f"{path}:{number}", line.rstrip("\r")
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_json_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the place (FILE:LINE) and the JSON object of each line of a file."""
     for where, line in read_lines(path):
         yield where, parse_object(line, where)

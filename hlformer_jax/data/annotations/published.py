@@ -31,7 +31,7 @@ class Annotations(NamedTuple):
     left_out: int = 0  # moments that do not end after their start
 
 
-def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
+def read_published(path: str | Path, durations: Sequence[str | Path] = ()) -> Annotations:
     """Read published annotations in one of three formats, recognised by the content.
 
         ActivityNet Captions  {"VIDEO": {"duration": …, "timestamps": [[s, e], …],
@@ -53,6 +53,7 @@ def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
     Raises:
       DataError: if the format is unknown or violated; the message names the first place.
     """
+    path = Path(path)
     text = read_text(path)
     first = text.partition("\n")[0]
     if text.lstrip()[0] != "{":
@@ -61,7 +62,7 @@ def read_published(path: Path, durations: Sequence[Path] = ()) -> Annotations:
                 f"{path}:1: unknown format; expected ActivityNet Captions' JSON, TVR's lines"
                 " of JSON, or Charades-STA's VIDEO START END##SENTENCE"
             )
-        return _read_charades(path, durations)
+        return _read_charades(path, [Path(table) for table in durations])
     if '"qid"' in first:
         raise DataError(
             f"{path}:1: QVHighlights' windows are not read, because a query may have several, and"

@@ -1,6 +1,5 @@
 """Spans: the annotated moments of captions, with which an evaluation scores found moments."""
 
-import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
+from hlformer_jax import files
 from hlformer_jax.data.annotations.moments import MAX_OVERHANG, read_moments
 from hlformer_jax.data.annotations.parsing import (
     as_duration,
@@ -96,7 +96,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans
     if not source:
         return [Spans() for _ in annotated]
     if source != FROM_DATA:
-        path = Path(os.path.expanduser(config.data.manual_dir)) / config.data.collection / source
+        path = files.expand(config.data.manual_dir) / config.data.collection / source
         return [read_spans(path)] * len(annotated)
     if not all(isinstance(notes, Mapping) and "spans" in notes for notes in annotated):
         raise DataError(
@@ -117,7 +117,7 @@ def configured_spans(config: ConfigDict, annotated: Sequence[Any]) -> list[Spans
     ]
 
 
-def read_spans(path: Path) -> Spans:
+def read_spans(path: str | Path) -> Spans:
     """Read annotated moments by the id of their caption, with their sentences if the file has them.
 
     The format is recognised by the content: a file of moments, the published annotations of
@@ -133,6 +133,7 @@ def read_spans(path: Path) -> Spans:
         its video, or the shares of faulty moments exceed `MAX_REVERSED` or `MAX_LONG`; the message
         names the place.
     """
+    path = Path(path)
     try:
         text = read_text(path)
         first = text.lstrip()[:4096]

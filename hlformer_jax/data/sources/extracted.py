@@ -60,7 +60,7 @@ def contents(folder: str | Path) -> dict[str, Any]:
       MissingSourceError: if the table does not exist.
       DataError: if it is damaged, incomplete, or of another version of the format.
     """
-    path = Path(folder).expanduser() / CONTENTS
+    path = files.expand(folder) / CONTENTS
     try:
         table = parse_object(read_text(path), str(path))
     except FileNotFoundError:
@@ -88,13 +88,13 @@ class RecordedEncoder(NamedTuple):
     places: tuple[str, ...] = ()
 
 
-def encoder_of(*folders: Path) -> RecordedEncoder | None:
+def encoder_of(*folders: str | Path) -> RecordedEncoder | None:
     """Return the encoder that the first folder with an encoder.json records, or None.
 
     Raises:
       DataError: if an encoder.json is damaged.
     """
-    notes = (folder.expanduser() / ENCODER for folder in folders)
+    notes = (files.expand(folder) / ENCODER for folder in folders)
     note = next((note for note in notes if note.is_file()), None)
     if note is None:
         return None
@@ -138,7 +138,7 @@ class ExtractedSource:
                 f"{self.folder} has features of {feature}, but config.data.feature is"
                 f" {self.feature}: start from `config`=configs/own.py:{self.folder}"
             )
-        folder = Path(self.folder).expanduser()
+        folder = files.expand(self.folder)
         paths = [folder / name for name in NAMES]
         for path in paths:
             if not path.is_file() and path.name != ENCODER:  # needed only for times of captions
@@ -158,7 +158,7 @@ class ExtractedReader(Reader):
     """The `Reader` of a folder of features."""
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder).expanduser()
+        self._folder = files.expand(folder)
         table = self._contents = contents(self._folder)
         try:
             self._frame_rows = _row_ranges(table["frames"])
@@ -237,7 +237,7 @@ class ExtractedReader(Reader):
     def _map(self, name: str, rows: Mapping[str, Sequence[int]], width: int) -> np.ndarray:
         path = self._folder / name
         try:
-            mapped: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+            mapped = np.lib.format.open_memmap(path, "r")  # unlike np.load, only .npy files
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} cannot be read ({error}): make the features again") from None
         most = max((end for _, end in rows.values()), default=0)
@@ -401,7 +401,7 @@ def parents_of(
     return {video: texts for video, texts in parents.items() if texts}
 
 
-def check_place(folder: Path, overwrite: bool) -> None:
+def check_place(folder: str | Path, overwrite: bool) -> None:
     """Check that features may be written into a folder.
 
     The folder may be missing or empty. With `overwrite` it may contain features, which will be
@@ -411,6 +411,7 @@ def check_place(folder: Path, overwrite: bool) -> None:
       OutputError: if the folder contains something that must not be replaced.
       OSError: if the folder cannot be made or written to.
     """
+    folder = Path(folder)
     files.check_directory(folder)
     files.check_writable(folder)
     if not folder.exists() or not any(folder.iterdir()):
@@ -430,7 +431,7 @@ def check_place(folder: Path, overwrite: bool) -> None:
 
 
 def write(
-    folder: Path,
+    folder: str | Path,
     feature: str,
     encoder: Mapping[str, Any],
     splits: Mapping[str, Mapping[str, Sequence[Caption]]],
@@ -456,6 +457,7 @@ def write(
       OutputError: if the folder contains something that must not be replaced.
       OSError: if it cannot be written.
     """
+    folder = Path(folder)
     check_place(folder, overwrite)
     draft = folder.with_name(f".{folder.name}.draft")
     _remove(draft)  # left by a killed process

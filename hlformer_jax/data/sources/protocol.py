@@ -13,7 +13,7 @@ teacher's vectors, and the reader has `read_teacher`.
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -237,6 +237,26 @@ def stamps(files: Iterable[Any]) -> list[object]:
     """Return name, size and time of files, given as paths or `os.DirEntry`, for a fingerprint."""
     stats = [(file.name, file.stat()) for file in files]
     return [part for name, stat in stats for part in (name, stat.st_size, stat.st_mtime_ns)]
+
+
+def check_fits(features: np.ndarray, describe: Callable[[int], str]) -> None:
+    """Check that float32 can hold features, before they are rounded to it.
+
+    Args:
+      features: the features as they are stored, [rows, D].
+      describe: function that names a row in errors.
+
+    Raises:
+      DataError: if it would round a finite number to infinity.
+    """
+    with np.errstate(over="ignore"):
+        lost = np.isfinite(features) & np.isinf(features.astype(np.float32))
+    if lost.any():
+        row, column = np.argwhere(lost)[0]
+        raise DataError(
+            f"{describe(int(row))} holds {features[row, column]:g}, which is beyond the numbers of"
+            " float32; the file is damaged: make or download it again"
+        )
 
 
 def check_memory(needed: float, what: str, remedy: str) -> None:

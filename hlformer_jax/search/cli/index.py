@@ -40,6 +40,7 @@ from hlformer_jax.search.index.directory import (
     check_unlocked,
     check_writable,
     has_index_files,
+    has_only_mark,
 )
 from hlformer_jax.search.index.records import EncoderFacts, check_rate
 from hlformer_jax.search.ingest import watch as watch_folders
@@ -240,7 +241,8 @@ def _open_existing(directory: Path) -> Index | None:
     except SearchError as error:
         check_place(directory)
         if type(error) is DamagedError:  # not unreadable at the moment, but lost
-            terminal.warn(f"{error}: it will be made anew, without tags and recognised speech")
+            if not has_only_mark(directory):  # as a full disk leaves it
+                terminal.warn(f"{error}: it will be made anew, without tags and recognised speech")
         elif has_index_files(directory):
             raise
         return None

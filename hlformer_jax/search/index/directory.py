@@ -141,6 +141,12 @@ def has_index_files(directory: Path) -> bool:
     return any(os.path.lexists(directory / name) for name in names)
 
 
+def has_only_mark(directory: Path) -> bool:
+    """Return whether a directory was marked for an index of which no file was ever completed."""
+    names = os.listdir(directory)
+    return all(name in (MARK, LOCK) or files.draft_target(name) for name in names)
+
+
 def find_enclosing_index(path: Path) -> Path | None:
     """Return the directory of the index that contains a path, with links resolved, or None.
 

@@ -19,7 +19,7 @@ from hlformer_jax import terminal
 from hlformer_jax.encoders.protocol import Encoder
 from hlformer_jax.lazy import optional
 from hlformer_jax.search.index import Index, LockedError, Record, Stamp, find_missing, split_name
-from hlformer_jax.search.index.directory import check_exists
+from hlformer_jax.search.index.directory import DATABASE, check_exists
 from hlformer_jax.search.ingest.decoding import VideoFunctions
 from hlformer_jax.search.ingest.extract import (
     find_in_roots,
@@ -154,7 +154,9 @@ class Follower:
         self._suffixes = frozenset(video.texts.suffixes if video.texts else ())
         # Files that differ from their records, with the time when their stamp was first seen.
         self._changed_files: dict[tuple[str, Stamp], float] = {}
-        self._attempted: dict[str, Stamp] = {}  # files tried in the last `RESCAN_SECONDS`
+        # Files tried in the last `RESCAN_SECONDS`, without a record that says so.
+        self._attempted: dict[str, Stamp] = {}
+        self._database = 0  # inode of the database; a copy of the index has another
         self._unlisted: list[str] = []  # lines about folders or files that could not be listed
         self._changed_subtitles: set[str] = set()
         self._offline: set[str] | None = None  # None until all files have settled once
@@ -174,6 +176,10 @@ class Follower:
         }
         if changed:
             self._next_scan = min(self._next_scan, second + self._settle)
+        with contextlib.suppress(OSError):  # opening the index explains it
+            database = (self._directory / DATABASE).stat().st_ino
+            if database != self._database:  # an older copy lacks some files
+                self._database, self._next_scan = database, second
         if second < self._next_scan:
             return
         if second >= self._next_attempts:  # a disk may have come back
@@ -186,7 +192,12 @@ class Follower:
                 self._next_scan = second + self._settle
                 return
         self._has_indexed, self._is_waiting = True, False
-        self._attempted |= ready
+        records = index.videos
+        self._attempted |= {
+            path: stamp
+            for path, stamp in ready.items()
+            if path not in records or records[path].stamp != stamp
+        }
         self._changed_subtitles.clear()
         all_settled = len(ready) == len(self._changed_files)
         self._next_scan = second + (RESCAN_SECONDS if all_settled else self._settle)

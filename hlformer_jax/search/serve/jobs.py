@@ -11,7 +11,6 @@ checks `Permission`.
 import asyncio
 import json
 import logging
-import os
 import re
 import threading
 import time
@@ -24,6 +23,7 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from hlformer_jax import files
 from hlformer_jax.errors import UserError, describe
 from hlformer_jax.files import jsonable
 from hlformer_jax.search.index import Index
@@ -286,7 +286,7 @@ def build_router(library: Library, jobs: Jobs, permission: Permission) -> APIRou
     @router.post("/api/add", response_model=Job)
     def add(path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
         """Start to add a folder or a file of the server's machine to the index."""
-        place = Path(os.path.expanduser(path))  # ~NAME of an unknown user stays relative
+        place = files.expand(path)  # ~NAME of an unknown user stays relative
         if not place.is_absolute() or "\0" in path:
             raise Refusal("path.relative")
         return answer(jobs.add(place))

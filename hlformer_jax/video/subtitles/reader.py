@@ -5,6 +5,7 @@ about parts that could not be read. If a block cannot be read, only that block i
 """
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ SUFFIXES = frozenset(
 MAX_SUBTITLE_BYTES = 2**25
 """Largest subtitle file, and largest sum of the tracks of a container, in bytes; a day of speech
 has a thirtieth of it."""
+
+_HEAD_BYTES = 2**14
+"""Number of bytes of a larger file that show whether it is no text, or XML of another kind."""
 
 MAX_CUES = 200_000
 """Largest number of cues of a file or of a track; a day of speech has a tenth of it."""
@@ -83,11 +87,16 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
       VideoError: if the file cannot be read, is too large, is not text, or has no cue.
     """
     path = Path(path)
-    with name_errors(path):
-        if path.stat().st_size > MAX_SUBTITLE_BYTES:
-            limit = f"is too large for subtitles (at most {MAX_SUBTITLE_BYTES:,} bytes)"
-            raise fault(path, limit, "leave it out")
-        content = files.read_bytes(path)
+    with name_errors(path), open(files.open_regular(path), "rb") as file:
+        is_too_large = os.fstat(file.fileno()).st_size > MAX_SUBTITLE_BYTES
+        content = file.read(_HEAD_BYTES if is_too_large else -1)
+    if is_too_large:
+        _check_text(path, content)
+        text, encoding = charset.decode(content)
+        if _is_xml(path, text) and not formats.sniff(text, ".xml"):
+            return Subtitles((), "xml", encoding)
+        limit = f"is too large for subtitles (at most {MAX_SUBTITLE_BYTES:,} bytes)"
+        raise fault(path, limit, "leave it out")
     if not content.strip(b"\x00 \r\n\t"):
         raise fault(path, "holds no cue: it is empty", "write it again, or delete it")
     _check_text(path, content)
@@ -98,7 +107,7 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
     text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
     name = formats.sniff(text, path.suffix.lower())
     if not name:
-        if path.suffix.lower() == ".xml" and re.match(r"\s*<[?!a-z]", text, re.IGNORECASE):
+        if _is_xml(path, text):
             return Subtitles((), "xml", encoding)
         if _is_binary(text):
             raise fault(path, "is not text", "leave it out")
@@ -106,6 +115,11 @@ def read_file(path: str | Path, video: str | Path | None = None) -> Subtitles:
         raise fault(path, what, "convert it to SubRip (.srt)")
     doubt = charset.doubt(content, encoding)
     return _subtitles(path, name, encoding, _parse(name, text, video), doubt)
+
+
+def _is_xml(path: Path, text: str) -> bool:
+    is_markup = re.match(r"\s*<[?!a-z]", text, re.IGNORECASE) is not None
+    return path.suffix.lower() == ".xml" and is_markup
 
 
 def _subtitles(

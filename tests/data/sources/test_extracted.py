@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hlformer_jax.config import ConfigError, default, describe_data, load
 from hlformer_jax.data.dataset import open_data, open_trees
 from hlformer_jax.data.sources import extracted
 from hlformer_jax.data.sources.extracted import ExtractedReader, ExtractedSource, TimedReader
-from hlformer_jax.data.sources.protocol import SPLITS, Caption, DataError
+from hlformer_jax.data.sources.protocol import SPLITS, Caption, DataError, MissingSourceError
 from hlformer_jax.sweep import expand
 
 D, E = 6, 4
@@ -56,7 +57,7 @@ def write(folder, splits=CAPTIONED, overwrite=False, parents=None, **facts):
 
 @pytest.fixture
 def folder(tmp_path):
-    return write(tmp_path / "features", fps=2.0)
+    return Path(write(str(tmp_path / "features"), fps=2.0))
 
 
 def captioned(times):
@@ -169,10 +170,11 @@ def test_missing_or_damaged_file_is_one_line(folder, tmp_path):
         with pytest.raises(ConfigError, match=f"'{option}': use .*; did you mean '{suggestion}'"):
             load(f"configs/{file}.py", f"{folder},{option}")
     content = (folder / "frames.npy").read_bytes()
-    for damage in (content[:200], b"", content.replace(b"NUMPY", b"NUMPX")):
+    for damage in (content[:200], b"", content.replace(b"NUMPY", b"NUMPX"), b"a text"):
         (folder / "frames.npy").write_bytes(damage)
-        with pytest.raises(DataError, match="frames.npy"):
+        with pytest.raises(DataError, match="frames.npy") as error:
             ExtractedReader(folder)
+        assert "pickle" not in str(error.value)
     no_frames = {"format": 1, "digest": "x", "feature": "tiny-0123", "frames": {}, "words": 3}
     numbers = ['{"format": NaN}', '{"format": ' + "9" * 5000 + "}"]
     contents = [json.dumps(table) for table in ({"format": 1}, {"format": 99}, no_frames)]
@@ -397,3 +399,8 @@ def test_random_splits_divide_videos_by_seed():
 def test_captions_without_complete_splits_are_refused(captions, name):
     with pytest.raises(DataError, match=name):
         extracted.split_captions(captions, 0)
+
+
+def test_home_of_an_unknown_user_is_a_missing_folder():
+    with pytest.raises(MissingSourceError, match="nobody-of-this/features"):
+        extracted.contents("~nobody-of-this/features")

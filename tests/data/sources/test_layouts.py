@@ -516,7 +516,12 @@ def test_clip_b32_feature_name_selects_sentences_or_tokens(tiny, tmp_path, featu
         (
             "write_hdf5",
             _change("video_features", "train_2", np.full((2, 6), 1e300)),
-            ["feature.hdf5", "frame 0 of video 'train_2'"],
+            ["feature.hdf5", "frame 0 of video 'train_2' holds 1e+300, which is beyond"],
+        ),
+        (
+            "write_hdf5",
+            _change("video_features", "train_2", np.full((2, 6), -np.inf)),
+            ["feature.hdf5", "frame 0 of video 'train_2' holds -inf"],
         ),
         ("write_hdf5", lambda c: c.video_features.unlink(), ["feature.bin", "no such file"]),
         ("write_b32", _change("text_features", "train_0#enc#0", None), ["'train_0#0'", "no feat"]),

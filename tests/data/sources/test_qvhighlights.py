@@ -122,6 +122,7 @@ FAULTS = [
     (_npz(CLIP, VID, features=np.ones((3, 512), "i4")), [f"{VID}.npz", "int32"]),
     (_npz(CLIP, VID, feature=np.ones((3, 512), "f4")), [f"{VID}.npz", "'features'"]),
     (_npz(CLIP, VID, features=np.full((3, 512), np.inf)), ["row 0 of clip", VID]),
+    (_npz(CLIP, VID, features=np.full((3, 512), -1e300)), ["row 0 of features holds -1e+300", VID]),
     (_npz(TEXT, "qid8", last_hidden_state=np.ones((5, 768), "f4")), ["qid8.npz", "(5, 768)"]),
     (_npz(TEXT, "qid8", last_hidden_state=np.array([{}])), ["qid8.npz", "object"]),
     (lambda s: edit(s.features(CLIP, VID), lambda data: data[:900]), [f"{VID}.npz", "again"]),

@@ -284,15 +284,23 @@ def test_search_is_imported_without_jax():
 
 @pytest.mark.slow  # it takes seconds
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="this system has no /proc")
-def test_folder_of_compiled_programs_that_is_not_writable_is_named():
+@pytest.mark.parametrize(
+    ("caches", "expected"),
+    [
+        ("/proc/self", "compiled programs cannot be kept in /proc/"),
+        ("~", "compiled programs cannot be kept in ~/hlformer_jax/"),
+    ],
+)
+def test_folder_of_compiled_programs_that_is_not_writable_is_named(caches, expected):
     code = "from hlformer_jax.runtime import compiler; compiler.keep_programs()"
-    variables = processes.environment() | {"XDG_CACHE_HOME": "/proc/self"}  # also not for root
+    variables = processes.environment() | {"XDG_CACHE_HOME": caches}  # also not for root
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
     done = subprocess.run(
         [sys.executable, "-c", code], env=variables, stderr=subprocess.PIPE, text=True, timeout=60
     )
     [line] = done.stderr.splitlines()
-    assert done.returncode == 0 and line.startswith("compiled programs cannot be kept in /proc/")
+    assert done.returncode == 0 and line.startswith(expected)
+    assert ("(this user has no home)" in line) == caches.startswith("~")
 
 
 @pytest.mark.slow  # it takes seconds

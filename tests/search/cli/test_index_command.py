@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 from hlformer_jax.data.sources.extracted import ExtractedReader
 from hlformer_jax.search.encoder import DEFAULT_ENCODER
 from hlformer_jax.search.index import Index
+from hlformer_jax.search.index.directory import LOCK, MARK
 
 
 def test_index_creates_an_index_and_prints_counts(search, films, calls):
@@ -55,6 +57,16 @@ def test_remade_index_is_reported(ask, films, index):
     assert done.status == 0 and "3 indexed" in done.out
     [line] = [line for line in done.errors if "index.db is damaged" in line]
     assert "it will be made anew, without tags and recognised speech" in line
+
+
+def test_index_that_was_never_written_is_not_called_damaged(ask, films, index):
+    for path in index.iterdir():  # as a full disk leaves them
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (MARK, LOCK):
+            path.unlink()
+    done = ask("index", films)
+    assert done.status == 0 and "3 indexed" in done.out and not done.errors
 
 
 def test_another_encoder_is_refused_with_advice(ask, films, calls):

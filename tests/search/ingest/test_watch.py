@@ -218,6 +218,24 @@ def test_video_of_an_absent_disk_is_retried(index, films, monkeypatch, rescan, r
     assert lines == ["new.film: Stale file handle", "indexed new.film (4 s)"][:runs]
 
 
+def test_older_copy_of_the_index_is_brought_up_to_date(index, films, tmp_path):
+    older = tmp_path / "older"
+    shutil.copytree(index.directory, older)
+    lines = []
+
+    def changes():
+        yield [str(archive.film(films / "new.film", ["red"] * 3))]
+        index.directory.rename(tmp_path / "newer")
+        older.rename(index.directory)
+        for _ in range(3):
+            yield []
+
+    options = lines.append, archive.VIDEO, changes()
+    watch.follow(index.directory, archive.Encoder(), 0.0, *options, workers=0)
+    assert lines.count("indexed new.film (3 s)") == 2
+    assert "new.film" in Index.open(index.directory).videos
+
+
 def test_scan_does_not_read_the_roots_once_per_file(index, films, monkeypatch):
     roots, counts = Index.roots, []
 

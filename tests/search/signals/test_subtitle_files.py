@@ -7,7 +7,9 @@ import time
 import unicodedata
 
 import archive
+import av
 import pytest
+import videos
 
 from hlformer_jax.search.__main__ import main
 from hlformer_jax.search.cli import index as index_commands
@@ -268,6 +270,51 @@ def test_links_are_followed_only_below_the_root(tmp_path, root):
     for name in ("a.srt", "Subs/a.en.srt"):
         assert f"{name}: it is a link out of the indexed folder" in output
     assert "holiday.de.srt: it is a link to a missing file" in output
+
+
+SRT = "1\n00:00:01,000 --> 00:00:02,000\nHello\n"
+
+
+def with_picture_track(path):
+    """Write a video whose one track of subtitles is VobSub by its header."""
+    source = path.with_suffix(".srt")
+    source.write_text(SRT)
+    film = videos.ordinary(path.parent)
+    with av.open(str(film)) as pictures, av.open(str(source)) as words:
+        with av.open(str(path), "w") as out:
+            streams = [pictures.streams[0], words.streams[0]]
+            copies = [out.add_stream_from_template(stream) for stream in streams]
+            for stream, copy in zip(streams, copies, strict=True):
+                for packet in stream.container.demux(stream):
+                    if packet.dts is not None:
+                        packet.stream = copy
+                        out.mux(packet)
+    film.unlink()
+    source.unlink()
+    # A string of Matroska may end with zeros.
+    path.write_bytes(path.read_bytes().replace(b"S_TEXT/UTF8", b"S_VOBSUB\0\0\0"))
+    return path
+
+
+def test_tracks_of_pictures_matter_only_without_other_subtitles(tmp_path):
+    root = tmp_path.resolve() / "films"
+    root.mkdir()
+    path = with_picture_track(root / "a.mkv")
+    (root / "b.mkv").write_bytes(path.read_bytes())  # a copy
+    index = archive.create(tmp_path / "index", root)
+    real = extract.real_video()
+
+    def listed():
+        archive.fill(index, video=real)
+        return [problem.file for problem in transcripts.problems(index)]
+
+    assert listed() == ["a.mkv"]
+    (root / "a.srt").write_text(SRT)
+    assert listed() == ["b.mkv"]
+    (root / "b.srt").write_text(SRT)
+    assert listed() == []
+    (root / "a.srt").unlink()
+    assert listed() == ["a.mkv"]
 
 
 def test_file_that_becomes_a_link_is_not_read(tmp_path, root):

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hlformer_jax import files
-from hlformer_jax.data.sources.protocol import DataError
+from hlformer_jax.data.sources.protocol import DataError, check_fits
 
 MAX_WORDS = 10_000
 """Largest number of words of a caption: far above any sentence, far below the memory."""
@@ -99,15 +99,26 @@ class FeatureFile:
         return {item: self.count(item, place) for item, place in places.items()}
 
     def read(self, item: str, rows: int) -> np.ndarray:
-        """Read the features of an item, float32 [rows, E]; `rows` is the result of `count`."""
+        """Read the features of an item, float32 [rows, E]; `rows` is the result of `count`.
+
+        Raises:
+          DataError: if they cannot be read, or hold a number that float32 cannot.
+        """
         item = self._stored(item)
         features = np.empty((rows, self.width), np.float32)
         try:
             dataset = h5py.h5d.open(self._file.id, item.encode())
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, features)
+            if dataset.dtype.itemsize > features.itemsize and np.isinf(features).any():
+                exact = np.empty(features.shape, dataset.dtype)  # HDF5 rounds to infinity
+                dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, exact)
+                check_fits(exact, lambda row: f"{self.path}: {self._describe(item, row)}")
         except (RuntimeError, OSError, KeyError) as error:
             raise self._fault(item, f"cannot be read ({error})") from None
         return features
+
+    def _describe(self, item: str, row: int) -> str:
+        return f"{self.kind.rows.removesuffix('s')} {row} of {self.kind.item} {item!r}"
 
     def _fault(self, item: str, what: str, remedy: str = "download the file again") -> DataError:
         return DataError(f"{self.path}: the features of {self.kind.item} {item!r} {what}; {remedy}")

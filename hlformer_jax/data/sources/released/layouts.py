@@ -8,7 +8,6 @@ Every error names the file, the line or the id, and the remedy.
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -20,6 +19,7 @@ from absl import logging
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
+from hlformer_jax import files
 from hlformer_jax.data import trees
 from hlformer_jax.data.annotations.captions import check_shared_ids, read_captions
 from hlformer_jax.data.annotations.moments import TimedVideo, annotate, read_moments
@@ -99,7 +99,7 @@ class Collection:
     @property
     def root(self) -> Path:
         """The folder of the collection."""
-        return Path(os.path.expanduser(self.manual_dir)) / self.collection
+        return files.expand(self.manual_dir) / self.collection
 
     @property
     def text_features(self) -> Path:

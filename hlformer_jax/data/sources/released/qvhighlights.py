@@ -33,6 +33,7 @@ from hlformer_jax.data.sources.protocol import (
     MissingDataError,
     MissingSourceError,
     Reader,
+    check_fits,
     digest,
     stamps,
 )
@@ -72,7 +73,7 @@ class QVHighlights:
     @property
     def root(self) -> Path:
         """The folder of both protocols."""
-        return Path(os.path.expanduser(self.manual_dir)) / CLIPS
+        return files.expand(self.manual_dir) / CLIPS
 
     def queries(self, split: str) -> Path:
         """Return the path of the list of a split's queries."""
@@ -286,7 +287,8 @@ def _count(path: Path, key: str, width: int, most: int, where: str) -> int:
 
 def _load(path: Path, key: str) -> Float[np.ndarray, "T D"]:
     try:
-        with np.errstate(over="ignore"):
-            return files.read_npz(path, [key])[key].astype(np.float32)
+        stored = files.read_npz(path, [key])[key]
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); download it again") from None
+    check_fits(stored, lambda row: f"{path}: row {row} of {key}")
+    return stored.astype(np.float32)

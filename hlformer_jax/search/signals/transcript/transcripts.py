@@ -34,6 +34,12 @@ TRANSCRIPTS_AT_ONCE = 256
 MAX_LINES = 20
 """Largest number of problems that one run reports; `status` lists them all."""
 
+NOT_TEXT = "pictures of text, or an unsupported format"
+"""Part of the problem of tracks that can never be read (`video.subtitles`).
+
+It matters only if a video has no other subtitles.
+"""
+
 _PULSE_NAMES = 1000
 """Number of files that are listed between two calls of `pulse`."""
 
@@ -588,8 +594,11 @@ class _Update:
             if len(self._changed) >= TRANSCRIPTS_AT_ONCE:
                 self._save()
         for source in (transcript.tracks, *transcript.files):
+            copies = source.videos or sorted(self.index.paths(content))
+            if NOT_TEXT in source.problem and source is transcript.tracks:
+                copies = [video for video in copies if not transcript.has_subtitles(video)]
             # Without a copy, another process has just removed the video.
-            if source.problem and (copies := source.videos or sorted(self.index.paths(content))):
+            if source.problem and copies:
                 path, place = self._locate(copies[0]), Path(source.file)
                 where = "" if source.file else "its subtitle tracks: "
                 self._add_problem(place if source.file else path, where + source.problem, path)
