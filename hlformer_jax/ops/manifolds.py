@@ -153,7 +153,7 @@ def _normal(
     return jnp.asarray(scale, like.dtype) * jax.random.normal(key, size, like.dtype)
 
 
-def _equal(space: Any, other: object) -> bool:
+def _equal(space: Any, other: Any) -> bool:
     """Return whether both spaces are of one kind, with curvatures of one shape and equal values."""
     if type(other) is not type(space):
         return NotImplemented
