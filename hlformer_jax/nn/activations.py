@@ -15,8 +15,9 @@ from collections.abc import Callable
 import flax.linen as nn
 from jaxtyping import Float
 
-from hlformer_jax.nn.hyperbolic import Space
+from hlformer_jax.nn.hyperbolic import Space, check_space
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.arguments import check_shape
 from hlformer_jax.ops.manifolds import Poincare
 from hlformer_jax.typing import Array
 
@@ -38,10 +39,16 @@ def activate(
       The points with the space components function(s), for the space components s of ``x`` on the
       hyperboloid.
 
+    Raises:
+      TypeError: for a space of another kind.
+      ValueError: for a function that changes the shape.
+
     References:
       Bdeir, Schwethelm and Landwehr, 2024, eq. 9.
     """
-    return space.from_lorentz(lorentz.from_space(function(space.to_lorentz(x)[..., 1:]), space.c))
+    check_space(space)
+    s = _apply(function, space.to_lorentz(x)[..., 1:])
+    return space.from_lorentz(lorentz.from_space(s, space.c))
 
 
 def activate_tangent(
@@ -59,11 +66,22 @@ def activate_tangent(
       the distance from the origin, in the ball too, where `log_map0` returns half that length. For
       `jax.nn.relu` and other homogeneous functions the factor makes no difference.
 
+    Raises:
+      TypeError: for a space of another kind.
+      ValueError: for a function that changes the shape.
+
     References:
       Ganea, Bécigneul and Hofmann, 2018, section 3.2.
     """
+    check_space(space)
     length = 2 if isinstance(space, Poincare) else 1
-    return space.exp_map0(function(length * space.log_map0(x)) / length)
+    return space.exp_map0(_apply(function, length * space.log_map0(x)) / length)
+
+
+def _apply(function: Function, vectors: Float[Array, "*batch m"]) -> Float[Array, "*batch m"]:
+    result = function(vectors)
+    check_shape("the result of function", result, vectors.shape)
+    return result
 
 
 class Activation(nn.Module):

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float
 
-from hlformer_jax.nn.hyperbolic import Space
+from hlformer_jax.nn.hyperbolic import Space, check_space
 from hlformer_jax.ops import lorentz
+from hlformer_jax.ops.arguments import check_shape
 from hlformer_jax.ops.lorentz.maps import log_map_in_frame
 from hlformer_jax.ops.numerics import dot
 from hlformer_jax.typing import Array
@@ -33,7 +34,14 @@ def batch_moments(
 
     Returns:
       The centroid, a point of ``space`` [n], and the mean squared distance, a scalar.
+
+    Raises:
+      TypeError: for a space of another kind.
+      ValueError: for a mask of another shape than [*batch].
     """
+    check_space(space)
+    if mask is not None:
+        check_shape("mask", jnp.asarray(mask), jnp.shape(x)[:-1])
     x = space.to_lorentz(x)
     points = x.reshape(-1, x.shape[-1])
     weights = jnp.ones(len(points), x.dtype) if mask is None else mask.reshape(-1).astype(x.dtype)
@@ -67,10 +75,17 @@ def batch_norm(
       The points boost(b, exp_0(scale u / √(variance + epsilon))). Here u are the logarithms of
       ``x`` at the mean, transported to the origin, and b is the point with the space components
       ``bias``.
+
+    Raises:
+      TypeError: for a space of another kind.
+      ValueError: for more than one variance or scale, and for vectors of another length.
     """
+    check_space(space)
     x, mean = space.to_lorentz(x), space.to_lorentz(mean)
     u = log_map_in_frame(mean, x, space.c)
     variance, scale = (jnp.asarray(number, x.dtype) for number in (variance, scale))
+    check_shape("variance", variance, ())
+    check_shape("scale", scale, ())
     u = u * (scale * jax.lax.rsqrt(variance + epsilon))
     centre = lorentz.from_space(bias.astype(x.dtype), space.c)
     return space.from_lorentz(lorentz.boost(centre, lorentz.exp_map0(u, space.c), space.c))
@@ -102,6 +117,7 @@ class BatchNorm(nn.Module):
         mask: Bool[Array, "*batch"] | None = None,
     ) -> Float[Array, "*batch n"]:
         space, momentum = self.space, self.momentum
+        check_space(space)
         x = space.project(x)
         m = space.to_lorentz(x).shape[-1] - 1
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (m,), x.dtype)

@@ -73,6 +73,15 @@ class LorentzOptions:
     # True: the divisor of the logits and a bias are learned. False: √(n + 1), without a bias.
     learned_divisor: bool = True
 
+    def __post_init__(self) -> None:
+        choices: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+            ("window", self.window, LORENTZ_WINDOWS),
+            ("head_merge", self.head_merge, HEAD_MERGES),
+        )
+        for name, value, allowed in choices:
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
 
 class EuclideanAttention(nn.Module):
     """Multi-head attention without an output projection (as released).

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool, Float, Int
 
 from hlformer_jax.ops import lorentz, poincare
-from hlformer_jax.ops.arguments import as_float, check_positive, per_batch, same_length
+from hlformer_jax.ops.arguments import as_float, check_positive, check_shape, per_batch, same_length
 from hlformer_jax.ops.attention import check_heads, check_mask
 from hlformer_jax.ops.manifolds import (
     Euclidean,
@@ -94,7 +94,12 @@ def mlr(
 
     Returns:
       Logits, float32 at least.
+
+    Raises:
+      TypeError: for a space other than `Lorentz` and `Poincare`.
+      ValueError: for another number of offsets than normals, and for vectors of another length.
     """
+    check_space(space)
     if isinstance(space, Poincare):
         return poincare.mlr(x, as_float(normals) / 2, offsets, space.c)
     return lorentz.mlr(x, normals, offsets, space.c)
@@ -125,12 +130,15 @@ def attention(
       One point per query, computed by `lorentz.centroid` with ``exact=False``.
 
     Raises:
-      ValueError: for a scale that is not positive, and for a mask that does not broadcast to
-        [*batch, L].
+      TypeError: for a mask of floating numbers, and for a space of another kind.
+      ValueError: for a scale that is not one positive number, and for a mask that does not
+        broadcast to [*batch, L].
 
     References:
       Chen et al., 2022. HLFormer, eq. 15, at c = 1; see `ops.attention.lorentz_attention`.
     """
+    check_space(space)
+    check_shape("scale", jnp.asarray(scale), ())
     check_positive("scale", scale)
     query, key, value = map(space.to_lorentz, (query, key, value))
     logits = -lorentz.pairwise_squared_distance(query, key, space.c) / scale
@@ -160,7 +168,11 @@ def layer_norm(
 
     Returns:
       The points with the normalised space components, float32 at least.
+
+    Raises:
+      ValueError: for a scale or a bias that is neither one number nor m numbers.
     """
+    check_space(space)
     s = space.to_lorentz(x)[..., 1:]
     # Rescaled, since the squares of far points overflow.
     largest = jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(s), axis=-1, keepdims=True), 1))
@@ -168,6 +180,9 @@ def layer_norm(
     s = s - jnp.mean(s, axis=-1, keepdims=True)
     variance = jnp.mean(s * s, axis=-1, keepdims=True)
     s = s * jax.lax.rsqrt(variance + epsilon / largest / largest)
+    for name, value in (("scale", scale), ("bias", bias)):
+        if jnp.ndim(value):
+            check_shape(name, jnp.asarray(value), s.shape[-1:])
     factor, shift = (jnp.broadcast_to(jnp.asarray(v, s.dtype), s.shape) for v in (scale, bias))
     return _from_space(space, s * factor + shift)
 
@@ -188,17 +203,19 @@ def residual(
       space: the space.
       x: points.
       y: points of the same dimension.
-      weight: factor of the space components of ``y``.
+      weight: factor of the space components of ``y``, one number.
 
     Returns:
       Points, float32 at least.
 
     Raises:
-      ValueError: for points of different dimensions.
+      ValueError: for points of different dimensions, and for more than one weight.
 
     References:
       Bdeir, Schwethelm and Landwehr, 2024, for the weight 1.
     """
+    check_space(space)
+    check_shape("weight", jnp.asarray(weight), ())
     x, y = space.to_lorentz(x)[..., 1:], space.to_lorentz(y)[..., 1:]
     same_length(x, y)
     return _from_space(space, x + jnp.asarray(weight, y.dtype) * y)
@@ -241,6 +258,7 @@ def concatenate(space: Space, points: Sequence[Float[Array, "..."]]) -> Float[Ar
     Returns:
       Points whose dimension is the sum of the dimensions.
     """
+    check_space(space)
     return space.functions.concatenate(points, space.c)
 
 
@@ -248,7 +266,14 @@ def _from_space(space: Space, s: Float[Array, "*batch n"]) -> Float[Array, "*bat
     return space.from_lorentz(lorentz.from_space(s, space.c))
 
 
+def check_space(space: Any) -> None:
+    """Raise TypeError for a space other than `Lorentz` and `Poincare`, in which layers compute."""
+    if not isinstance(space, Lorentz | Poincare):
+        raise TypeError(f"space must be a Lorentz or a Poincare, got {space!r}")
+
+
 def _dimension(space: Space, x: Array) -> int:
+    check_space(space)
     return x.shape[-1] - isinstance(space, Lorentz)
 
 
@@ -344,6 +369,7 @@ class Attention(nn.Module):
         context: Float[Array, "*batch L n"] | None = None,
         mask: Bool[Array, "*batch L"] | None = None,
     ) -> Float[Array, "*batch M k"]:
+        check_space(self.space)
         check_heads(self.features, self.num_heads)
         context = x if context is None else context
         hyperboloid, width = Lorentz(self.space.c), self.features // self.num_heads

@@ -289,9 +289,13 @@ def check_mask(mask: Array, shape: tuple[int, ...], axes: str, query: tuple[int,
       query: the shape of the queries, for the message.
 
     Raises:
+      TypeError: for a mask of floating numbers, such as 0 for real keys and -inf for others, of
+        which the wrong keys would count as real.
       ValueError: for a mask that does not broadcast to that shape. A common cause is queries
         without an axis of heads.
     """
+    if jnp.issubdtype(mask.dtype, jnp.floating):
+        raise TypeError(f"mask must be boolean, True for real keys, got the dtype {mask.dtype}")
     if not _broadcasts(mask.shape, shape) or mask.shape[-1] != shape[-1]:
         raise ValueError(
             f"mask of shape {mask.shape} does not broadcast to [*batch, L] {shape} of"

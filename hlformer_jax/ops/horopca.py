@@ -42,9 +42,11 @@ from hlformer_jax.errors import UserError
 from hlformer_jax.ops import lorentz, poincare, statistics
 from hlformer_jax.ops.arguments import (
     align,
+    as_floats,
     as_matrix,
     as_sets,
     as_vectors,
+    check_shape,
     per_batch,
     same_length,
     without_time,
@@ -205,8 +207,14 @@ def fit(
 
     Raises:
       ComponentsError: if there are more components than dimensions, or fewer than two points.
+      ValueError: for points or a base point of another shape.
     """
     points = as_sets(points)
+    if points.ndim != 2:
+        raise ValueError(f"points must have shape [N, n + 1], got the shape {points.shape}")
+    if base is not None:
+        points, base = as_floats(points, base)
+        check_shape("base", base, points.shape[-1:])
     n = without_time(points).shape[-1]
     if not 1 <= num_components <= n:
         raise ComponentsError(
@@ -218,7 +226,6 @@ def fit(
     c = jnp.asarray(c, points.dtype)
     if base is None:
         base = statistics.lorentz_mean(points, c=c)[0]
-    base = jnp.asarray(base, points.dtype)
     # From here on the points have curvature −1 and are boosted so that the base is the origin.
     relative = _boost_to_origin(base, points, c)[..., 1:] * jnp.sqrt(c)
     x = lorentz.from_space(relative)
@@ -260,9 +267,13 @@ def embed(components: HoroPCA, projected: Float[Array, "*batch k1"]) -> Float[Ar
 
     Returns:
       Points [*batch, n + 1] of the Lorentz model.
+
+    Raises:
+      ValueError: for points of another dimension than K.
     """
     c = components.c
     space = without_time(projected)
+    check_shape("projected", projected, (*space.shape[:-1], len(components.directions) + 1))
     embedded = precise_matmul(space, components.directions)
     base = jnp.broadcast_to(components.base, (*space.shape[:-1], len(components.base)))
     return lorentz.boost(base, lorentz.from_space(embedded, c), c)

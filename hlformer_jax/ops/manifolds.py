@@ -153,6 +153,19 @@ def _normal(
     return jnp.asarray(scale, like.dtype) * jax.random.normal(key, size, like.dtype)
 
 
+def _equal(space: Any, other: Any) -> bool:
+    """Return whether both spaces are of one kind, with curvatures of one shape and equal values."""
+    if type(other) is not type(space):
+        return NotImplemented
+    c, other_c = space.c, other.c
+    if c is other_c:
+        return True
+    if getattr(c, "shape", ()) != getattr(other_c, "shape", ()):
+        return False
+    equal = c == other_c
+    return bool(equal.all() if hasattr(equal, "all") else equal)
+
+
 class _Hyperbolic:
     """Methods that call the functions of `lorentz` or `poincare` at the space's curvature."""
 
@@ -200,6 +213,8 @@ class Poincare(_Hyperbolic):
     _origin_factor: ClassVar[int] = 2
     c: Any = 1.0
 
+    __eq__ = _equal
+
     def to_lorentz(self, x: Points) -> Points:
         """Return the same points in the Lorentz model."""
         return poincare.to_lorentz(x, self.c)
@@ -237,6 +252,8 @@ class Lorentz(_Hyperbolic):
     functions: ClassVar[ModuleType] = lorentz
     _origin_factor: ClassVar[int] = 1
     c: Any = 1.0
+
+    __eq__ = _equal
 
     def to_lorentz(self, x: Points) -> Points:
         """Return the points with corrected time components; see `Poincare.to_lorentz`."""
@@ -342,6 +359,8 @@ class Sphere:
     """
 
     c: Any = 1.0
+
+    __eq__ = _equal
 
     def _align(self, *vectors: Points) -> tuple[Array, Any]:
         check_positive("c", self.c)

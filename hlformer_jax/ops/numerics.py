@@ -21,6 +21,7 @@ from jaxtyping import ArrayLike, Bool, Float
 from hlformer_jax.ops.arguments import (
     as_float,
     auto_sharded,
+    check_shape,
     per_batch,
     same_length,
     shard_together,
@@ -613,17 +614,17 @@ def _scaled_asinh_jvp(primals: tuple[Array, Array], tangents: tuple) -> tuple[Ar
 
 @jax.custom_jvp
 def scaled_sinh(v: Float[Array, "*#batch"], c: Float[Array, "*#batch"]) -> Array:
-    """Return sinh(√c v) / √c for a positive c and √c |v| up to `max_hyperbolic_norm`."""
+    """Return sinh(√c v) / √c, for √c |v| up to `max_hyperbolic_norm`; v for c = 0."""
     root = jnp.sqrt(c)
     x = root * v
     # XLA computes sinh by three exponential functions, with a larger error.
     is_small = jnp.abs(x) < _ENTIRE_BELOW
     small_x, growth = jnp.where(is_small, x, 0), jnp.exp(jnp.abs(x))
-    by_series = small_x * _series(_SINHC, small_x * small_x)
+    by_series = v * _series(_SINHC, small_x * small_x)
     dividend = jnp.where(is_small, by_series, jnp.sign(x) * (growth * growth - 1))
     # It ends with a quotient, because XLA for CPUs computes cheaper numbers again for each element
     # of an array to which they are broadcast, as in `logits`.
-    return dividend / (jnp.where(is_small, 1, 2 * growth) * root)
+    return dividend / jnp.where(is_small, 1, 2 * growth * root)
 
 
 @scaled_sinh.defjvp
@@ -650,13 +651,17 @@ def logits(
       scale: a number for each point; None for 1.
     """
     offsets = jnp.asarray(as_float(offsets), space.dtype)
-    if offsets.shape not in ((), (1,), normals.shape[:1]):
-        raise ValueError(f"offsets must have shape {normals.shape[:1]}, got {offsets.shape}")
+    if offsets.ndim:  # a number is the offset of all hyperplanes
+        check_shape("offsets", offsets, normals.shape[:1])
     offsets = jnp.broadcast_to(offsets, normals.shape[:1])
     directions, length = safe_normalize(normals)
     c = c[..., None]
-    limit = max_hyperbolic_norm(space.dtype) / jnp.sqrt(c)
-    offsets = jnp.clip(offsets.reshape((1,) * (space.ndim - 1) + offsets.shape), -limit, limit)
+    offsets = offsets.reshape((1,) * (space.ndim - 1) + offsets.shape)
+    limit = max_hyperbolic_norm(space.dtype)
+    is_far = jnp.sqrt(c) * jnp.abs(offsets) > limit
+    # At c = 0 the quotient by √c is infinite, and so is its derivative.
+    farthest = jnp.sign(offsets) * limit / jnp.sqrt(jnp.where(is_far, c, 1))
+    offsets = jnp.where(is_far, farthest, offsets)
     z = c * offsets * offsets
     stretch = cosh_sqrt(z)
     is_shared = stretch.size == len(normals)  # by all points: then fewer large arrays are needed

@@ -93,3 +93,12 @@ def test_activation_modules_are_finite_in_float32(model):
     y, slope = run(x)
     assert y.dtype == jnp.float32 and np.isfinite(y).all() and np.isfinite(slope).all()
     np.testing.assert_array_equal(y[0], space.origin(4, jnp.float32))
+
+
+@pytest.mark.parametrize("space", [Lorentz(C), Poincare(C)])
+@pytest.mark.parametrize("apply", [activations.activate, activations.activate_tangent])
+def test_activation_that_changes_the_shape_is_refused(space, apply):
+    x = space.exp_map0(jnp.ones((5, 4)))
+    for function in (lambda u: u.sum(-1), lambda u: u[..., :2], lambda u: u[None]):
+        with pytest.raises(ValueError, match=r"the result of function must have shape \(5, 4\)"):
+            apply(space, x, function)

@@ -1,5 +1,7 @@
 """Hyperbolic layers against the formulas of the papers, in both models."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 from compiled import compile_space, lorentz, poincare
 from flax import nnx
 
+import hlformer_jax as hl
 from hlformer_jax.nn import hyperbolic as layers
 from hlformer_jax.ops import attention
 from hlformer_jax.ops.manifolds import Euclidean, Lorentz, Poincare
@@ -455,3 +458,58 @@ def test_layers_refuse_sizes_that_do_not_fit(space):
         layers.residual(space, x, y)  # one coordinate would broadcast
     with pytest.raises(ValueError, match="num_heads must divide the 7 features, got 2"):
         layers.Attention(7, 2, space).init(jax.random.key(0), x)
+    # These would broadcast to other coordinates, hyperplanes or keys than their names say.
+    four, one = jnp.ones(4), jnp.ones(1)
+    with pytest.raises(ValueError, match=r"weight must have shape \(\), got \(4,\)"):
+        layers.residual(space, x, x, four)
+    with pytest.raises(ValueError, match=r"scale must have shape \(4,\), got \(1,\)"):
+        layers.layer_norm(space, x, one, four)
+    with pytest.raises(ValueError, match=r"bias must have shape \(4,\), got \(1,\)"):
+        layers.layer_norm(space, x, four, one)
+    with pytest.raises(ValueError, match=r"scale must have shape \(\), got \(2,\)"):
+        layers.attention(space, x, x, x, jnp.ones(2))
+    for name in ("variance", "scale"):
+        numbers = {"variance": 1.0, "scale": 1.0, name: jnp.ones(1)}
+        with pytest.raises(ValueError, match=rf"{name} must have shape \(\), got \(1,\)"):
+            hl.nn.batch_norm(space, x, x[0], bias=four, **numbers)
+    with pytest.raises(ValueError, match=r"mask must have shape \(1, 2\), got \(2,\)"):
+        hl.nn.batch_moments(space, x[None], jnp.ones(2, bool))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("space", [Lorentz(1.0), Poincare(1.0)])
+def test_attention_refuses_a_mask_that_is_added_to_logits(space):
+    x = space.exp_map0(jnp.ones((2, 4)))
+    with pytest.raises(TypeError, match="mask must be boolean, .* got the dtype float32"):
+        layers.attention(space, x, x, x, 1.0, jnp.asarray([0, -jnp.inf]))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("space", [
+    hl.manifolds.Euclidean(), hl.manifolds.Sphere(1.0), hl.manifolds.Product((Lorentz(1.0),)), None,
+])  # fmt: skip
+def test_layers_refuse_other_spaces_than_hyperbolic_ones(space):
+    x, z, b = jnp.ones((2, 5)), jnp.ones((3, 4)), jnp.ones(4)
+    calls = (
+        lambda: layers.linear(space, x, z, b[:3]),
+        lambda: layers.mlr(space, x, z, b[:3]),
+        lambda: layers.attention(space, x, x, x, 1.0),
+        lambda: layers.layer_norm(space, x, b, b),
+        lambda: layers.residual(space, x, x),
+        lambda: layers.concatenate(space, [x, x]),
+        lambda: hl.nn.activate(space, x, jax.nn.relu),
+        lambda: hl.nn.activate_tangent(space, x, jax.nn.relu),
+        lambda: hl.nn.batch_moments(space, x),
+        lambda: hl.nn.batch_norm(space, x, x[0], 1.0, 1.0, b),
+        *(
+            functools.partial(module.init, jax.random.key(0), x)
+            for module in (
+                layers.Linear(3, space), layers.MLR(3, space), layers.LayerNorm(space),
+                layers.Attention(4, 2, space),
+            )
+        ),
+        lambda: hl.nn.BatchNorm(space).init(jax.random.key(0), x, False),
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises(TypeError, match="space must be a Lorentz or a Poincare, got"):
+            call()

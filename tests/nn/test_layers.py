@@ -1,5 +1,6 @@
 """Layers, fusion and attention blocks against their equations in NumPy, and at the edges."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -393,6 +394,15 @@ def test_bank_names_heads_and_blocks_that_are_not_possible():
         _shape_of_bank(blocks.Windows(None, None), num_heads=5)
     with pytest.raises(ValueError, match="at least one block"):
         _shape_of_bank(blocks.Windows(None, None), 0, 0)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"window": "gauss"}, "window must be one of released, corrected, got 'gauss'"),
+    ({"head_merge": "mean"}, "head_merge must be one of released, hyperboloid, got 'mean'"),
+])  # fmt: skip
+def test_unknown_names_in_lorentz_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(AS_RELEASED, **options)
 
 
 def test_windows_of_a_bank_take_arrays_of_widths():

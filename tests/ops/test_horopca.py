@@ -300,6 +300,25 @@ def test_impossible_numbers_of_components_are_refused(cloud):
         horopca.fit(cloud[:1])
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_base_and_points_of_other_shapes_are_refused(cloud, fitted):
+    with pytest.raises(ValueError, match=r"base must have shape \(6,\), got \(1, 6\)"):
+        horopca.fit(cloud, base=cloud[:1])
+    with pytest.raises(ValueError, match=r"points must have shape \[N, n \+ 1\], got the shape"):
+        horopca.fit(cloud[None])
+    with pytest.raises(ValueError, match=r"projected must have shape \(.*, 3\), got \(.*, 6\)"):
+        horopca.embed(fitted, cloud)
+
+
+@pytest.mark.usefixtures("float64")
+def test_base_of_a_wider_dtype_is_not_rounded():
+    points = lorentz.exp_map0(np.random.default_rng(0).normal(size=(8, 3)))
+    base = points[0]
+    components = horopca.fit(points.astype(np.float32), 1, base=base, starts=1, steps=1)
+    assert components.directions.dtype == np.float64
+    np.testing.assert_array_equal(components.base, base)
+
+
 def _recorded(name):
     return poincare.to_lorentz(jnp.asarray(np.load(GOLDEN)[name], jnp.float32))
 

@@ -13,6 +13,7 @@ from derivatives import check_slopes, check_two_derivatives
 from mpmath import mpf
 from reference import dot, norm, relative_error, slow_except, vector
 
+import hlformer_jax as hl
 from hlformer_jax.ops.manifolds import Euclidean, Lorentz, Manifold, Poincare, Product, Sphere
 
 SPACES = {"poincare": Poincare, "lorentz": Lorentz, "sphere": Sphere}
@@ -343,3 +344,16 @@ def test_product_has_gradient_zero_where_two_points_meet():
     of_space, of_points = slopes(space, x, opposite)
     assert of_space.factors[0].c < 0 and of_space.factors[2].c < 0
     assert all(np.isfinite(g).all() and np.any(g) for g in jax.tree.leaves(of_points))
+
+
+@pytest.mark.parametrize("space", [
+    Lorentz, Poincare, Sphere,
+    lambda c: Product((Euclidean(), Lorentz(c))),
+    lambda c: hl.nn.Linear(3, Lorentz(c)),
+])  # fmt: skip
+def test_spaces_with_arrays_of_curvatures_compare(space):
+    c = jnp.asarray([0.5, 2.0])
+    assert space(c) == space(c + 0) == space(np.asarray(c))
+    assert space(c) != space(c + 1) and space(c) != space(c[:1]) and space(c[:1]) != space(0.5)
+    assert space(jnp.asarray(0.5)) == space(0.5) and hash(space(0.5)) == hash(space(0.5))
+    assert space(None) == space(None) != space(0.5)

@@ -585,6 +585,36 @@ def test_logit_is_scaled_distance_to_the_hyperplane():
     np.testing.assert_allclose(flat, linear, rtol=1e-9)
 
 
+@pytest.mark.parametrize("module", [lorentz, poincare], ids=["lorentz", "poincare"])
+def test_logits_are_linear_for_curvature_zero(module):
+    along, offset = [0.3, -2.0, 0.0], [0.1, -50.0, 0.0]
+
+    def evaluate(c):
+        points = np.pad(np.asarray(along)[:, None, None], ((0, 0), (0, 0), (1, 0)))
+        points = points if module is lorentz else points[..., 1:]
+        normals = np.ones((1, 1))
+        calls = zip(points, np.asarray(offset)[:, None], strict=True)
+        return jnp.concatenate([module.mlr(x, normals, b, c)[0] for x, b in calls])
+
+    def exact(x, b, c):
+        root, scale = mpmath.sqrt(c), 1 if module is lorentz else 2
+        x = mpf(x) if module is lorentz else 2 * mpf(x) / (1 - c * mpf(x) ** 2)
+        rise = mpmath.cosh(root * b) * root * x - mpmath.sinh(root * b) * mpmath.sqrt(1 + c * x * x)
+        return scale * mpmath.asinh(rise) / root
+
+    values, slopes = jax.jit(lambda c: jax.jvp(evaluate, (c,), (jnp.ones_like(c),)))(jnp.zeros(()))
+    reverse = jax.jit(jax.jacrev(evaluate))(jnp.zeros(()))
+    eps, near, nearer = np.finfo(np.float64).eps, mpf(10) ** -20, mpf(10) ** -25
+    for x, b, value, *pair in zip(along, offset, values, slopes, reverse, strict=True):
+        limit = exact(x, b, nearer)
+        slope = (exact(x, b, near) - limit) / (near - nearer)
+        # A few roundings; the terms of the slope of the second point are up to 50³ / 3 in size.
+        assert abs(float(value) - limit) <= 8 * eps * (abs(x) + abs(b))
+        # The radius of the ball has no derivative there.
+        for got in pair if module is lorentz else ():
+            assert abs(float(got) - slope) <= 32 * eps * (abs(x) + abs(b)) ** 3
+
+
 @pytest.mark.slow
 def test_second_derivatives_of_distances_and_logits():
     p, normals, offsets, c = _classes()

@@ -326,7 +326,7 @@ def test_hyperplanes_have_one_offset_each_or_share_one(module):
     x = np.zeros((6, N + 1 if module is lorentz else N))
     normals = np.ones((3, N))
     assert module.mlr(x, normals, 1.0).shape == module.mlr(x, normals, np.ones(3)).shape == (6, 3)
-    for wrong in (np.ones(4), np.ones((6, 1)), np.ones((1, 3))):
+    for wrong in (np.ones(1), np.ones(4), np.ones((6, 1)), np.ones((1, 3))):
         with pytest.raises(ValueError, match=r"offsets must have shape \(3,\)"):
             module.mlr(x, normals, wrong)
 
