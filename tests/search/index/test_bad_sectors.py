@@ -39,15 +39,18 @@ static int is_bad(int file, size_t bytes, off_t offset) {
 READ(pread)
 READ(pread64)
 
-#define READV(name)                                                                 \
-  ssize_t name(int file, const struct iovec *to, int count, off_t offset) {         \
-    ssize_t (*next)(int, const struct iovec *, int, off_t) = dlsym(RTLD_NEXT, #name); \
-    if (!is_bad(file, to->iov_len, offset)) return next(file, to, count, offset);     \
-    errno = EIO;                                                                    \
-    return -1;                                                                      \
+#define READV(name)                                                         \
+  ssize_t name(int file, const struct iovec *to, int count, off_t offset,   \
+               int flags) {                                                 \
+    ssize_t (*next)(int, const struct iovec *, int, off_t, int) =           \
+        dlsym(RTLD_NEXT, #name);                                            \
+    if (!is_bad(file, to->iov_len, offset))                                 \
+      return next(file, to, count, offset, flags);                          \
+    errno = EIO;                                                            \
+    return -1;                                                              \
   }
-READV(preadv)
-READV(preadv64)
+READV(preadv2)
+READV(preadv64v2)
 """
 """A library whose reads of one byte of a file fail as on a disk with a bad sector."""
 
@@ -109,3 +112,25 @@ def test_unreadable_page_of_the_database_is_not_damage(bad_sector, directory, pa
 def test_copy_with_an_unreadable_page_is_named_unreadable(bad_sector, directory):
     out = bad_sector("index.db.bak", 4096 * 3, OPEN, directory)
     assert "index.db.bak cannot be read (disk I/O error)" in out
+
+
+QUERY = """
+import sys
+from pathlib import Path
+import archive
+from hlformer_jax.search.query.library import Library
+library = Library(Path(sys.argv[1]), encoder=archive.Encoder())
+results = library.query("red")
+print(len(library.videos()), len(results), *results.warnings)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["f16", "times"])
+def test_video_with_unreadable_embeddings_is_left_out(bad_sector, tmp_path, suffix):
+    films = archive.folder(tmp_path / "films")
+    archive.random_film(films / "z.film", 3000)  # several sectors
+    directory = archive.indexed(tmp_path / "index", films).directory
+    file = directory / f"embeddings-1.{suffix}"
+    out = bad_sector(file.name, file.stat().st_size - 1, QUERY, directory)
+    # Mapped into memory, such a page would kill the process by SIGBUS.
+    assert out.startswith("4 3 ") and "'z.film'" in out and "are damaged" in out
