@@ -28,7 +28,9 @@ As a library, where a namespace is loaded at its first use:
 
 import os
 import re
+import signal
 import sys
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -59,10 +61,24 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         sys.__excepthook__(kind, error, trace)
 
 
+def _repeat_interrupt(ignored: "sys.UnraisableHookArgs") -> None:
+    """Send Ctrl-C again if Python ignored its exception; print other exceptions as before.
+
+    Python ignores exceptions in finalizers and callbacks of the garbage collector, such as JAX's.
+    """
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        main = threading.main_thread().ident
+        timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+    else:
+        sys.__unraisablehook__(ignored)
+
+
 # A command takes a second to import its packages before it can handle Ctrl-C.
 _PROGRAM = "".join(sys.orig_argv[-len(sys.argv) :][:1])
 if re.fullmatch(r"hlformer_jax(\.\w+)+|hlformer-\w+", os.path.basename(_PROGRAM)):
-    sys.excepthook = _report
+    sys.excepthook, sys.unraisablehook = _report, _repeat_interrupt
 
 __getattr__, __dir__, __all__ = lazy.namespace(
     __name__,

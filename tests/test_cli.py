@@ -32,6 +32,24 @@ def test_interrupted_import_of_a_command_is_one_line(tmp_path, module):
     assert done.stderr.startswith("Traceback")
 
 
+IGNORED_INTERRUPT = """
+import gc, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+gc.callbacks.append(lambda phase, info: phase == "stop" and signal.raise_signal(signal.SIGINT))
+gc.collect()  # Python ignores the KeyboardInterrupt of a callback
+gc.callbacks.clear()
+time.sleep(30)
+"""
+
+
+def test_ctrl_c_that_python_ignores_ends_a_command(tmp_path):
+    (tmp_path / "absl.py").write_text(IGNORED_INTERRUPT)
+    environment = processes.environment()
+    environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
+    done = processes.run("search", "--help", env=environment)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
+
+
 def test_direction_marks_of_a_line_are_escaped(capsys):
     name = "clip\u202egnp.mp4"
     cli.fail(f"{name} is missing")

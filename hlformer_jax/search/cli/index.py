@@ -2,11 +2,8 @@
 
 import contextlib
 import functools
-import itertools
 import os
-import signal
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -132,41 +129,12 @@ def watch(options: Options) -> None:
     precision = _choose_precision(index, encoder, options)
     for root in index.roots.values():
         terminal.show(f"watching {root} (Ctrl-C ends it)")
-    with _ending_at_ctrl_c() as interrupted:
-        changes = watch_folders.watch_changes(options.index, terminal.show)
+    with contextlib.suppress(KeyboardInterrupt):
         watch_folders.follow(
-            options.index, encoder, options.settle, terminal.show,
-            changes=itertools.takewhile(lambda paths: not interrupted.is_set(), changes),
-            workers=options.workers, precision=precision, timeout=options.timeout,
+            options.index, encoder, options.settle, terminal.show, workers=options.workers,
+            precision=precision, timeout=options.timeout,
         )  # fmt: skip
     terminal.show("stopped")
-
-
-@contextlib.contextmanager
-def _ending_at_ctrl_c() -> Iterator[threading.Event]:
-    """End the block at Ctrl-C.
-
-    Yields:
-      An event that is set at Ctrl-C, because Python ignores the KeyboardInterrupt that is raised in
-      a finalizer or in a callback of the garbage collector, such as JAX's.
-    """
-    interrupted = threading.Event()
-
-    def interrupt(number: int, frame: Any) -> None:
-        interrupted.set()
-        raise KeyboardInterrupt
-
-    # A shell's background jobs ignore Ctrl-C.
-    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:
-        signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield interrupted
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if is_default:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def prepare_index(

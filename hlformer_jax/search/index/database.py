@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hlformer_jax import files
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search.index import row_sums
@@ -267,8 +269,10 @@ class Database:
                 constants = connection.execute(_CONSTANT_SETTINGS).fetchall()
                 if self._constants not in (None, constants):
                     raise ReplacedIndexError.from_directory(self.directory)
-            except BaseException:
-                connection.close()
+            except BaseException as error:
+                with contextlib.closing(connection):
+                    if isinstance(error, sqlite3.DatabaseError):
+                        _check_readable(connection)
                 raise
         with self._lock:
             if self._connection is not None:
@@ -449,6 +453,7 @@ class Database:
                 with translate_errors(self.directory / name):
                     connection = _open(self.directory / name, is_copy=name == COPY)
                     with contextlib.closing(connection):
+                        _check_readable(connection)
                         if sums_note := _check_sum(self.directory, name, connection):
                             lines[SUMS] = sums_note
                         row_sums.verify(connection)  # the checksum may be that of damaged rows
@@ -505,7 +510,7 @@ class Database:
                 lock_index(stack, self.directory, 0.0)
             assert self._connection is not None
             with translate_errors(self._path):
-                _replace_database(self.directory, self._connection.serialize())
+                _replace_database(self.directory, _content(self._connection))
             self._connect(DATABASE)
 
 
@@ -584,7 +589,7 @@ def _sums_note(error: DamagedError) -> str:
 def _snapshot(connection: sqlite3.Connection) -> tuple[int, bytes]:
     """Return the version of a database and the matching content of its file."""
     with _reading(connection):
-        return _version(connection), connection.serialize()
+        return _version(connection), _content(connection)
 
 
 @contextlib.contextmanager
@@ -635,7 +640,30 @@ def _start_of_sums(rest: bytes) -> bytes:
 
 def _digest(connection: sqlite3.Connection) -> str:
     """Return the digest of the file of a database."""
-    return hashlib.sha256(connection.serialize()).hexdigest()
+    return hashlib.sha256(_content(connection)).hexdigest()
+
+
+def _content(connection: sqlite3.Connection) -> bytes:
+    """Return the content of the file of a database.
+
+    Raises:
+      sqlite3.OperationalError: if it cannot be read at the moment.
+    """
+    content = connection.serialize()  # a page that cannot be read is zero
+    pages = np.frombuffer(content, np.uint8).reshape(-1, _value(connection, "PRAGMA page_size"))
+    if not pages.any(1).all():
+        _check_readable(connection)
+    return content
+
+
+def _check_readable(connection: sqlite3.Connection) -> None:
+    """Read all pages of a database. SQLite names the disk's errors as damage in other queries.
+
+    Raises:
+      sqlite3.OperationalError: if a page cannot be read at the moment.
+    """
+    with contextlib.closing(sqlite3.connect(":memory:")) as memory:
+        connection.backup(memory)
 
 
 def _has_digest(path: Path, digest: str) -> bool:
@@ -656,7 +684,7 @@ def _migrated(connection: sqlite3.Connection, is_copy: bool) -> sqlite3.Connecti
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
                 raise
     memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    memory.deserialize(connection.serialize())
+    memory.deserialize(_content(connection))
     connection.close()
     memory.execute("PRAGMA foreign_keys = ON")
     _migrate(memory)

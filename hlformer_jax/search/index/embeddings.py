@@ -37,6 +37,9 @@ from hlformer_jax.search.index.packed import Quantised
 _COPIED_BYTES = 2**24
 """Number of bytes that compaction copies at a time."""
 
+_SECTOR_BYTES = 4096
+"""Number of bytes that are left out if one of them cannot be read: a page of the system's cache."""
+
 FRAMES, TIMES, ROUNDED, BOUNDS = "f16", "times", "i8", "bounds"
 """Suffixes of the files of a generation."""
 
@@ -99,6 +102,7 @@ class Embeddings:
         self._directory, self._width = directory, width
         self._item_bytes = {FRAMES: 2 * width, TIMES: 8, ROUNDED: width, BOUNDS: 8}
         self._checked: set[tuple[int, str, RowSpan]] = set()  # rows that were found intact
+        self._readable: dict[Path, int] = {}  # bytes of each file that were read without an error
 
     def path(self, generation: int, suffix: str) -> Path:
         """Return the path of a file of a generation, by one of the suffixes."""
@@ -305,7 +309,9 @@ class Embeddings:
     ) -> np.ndarray:
         """Map a file into memory, up to row `end` or to its last complete row before that.
 
-        Of quantised rows, which can be computed again, an unreadable file counts as an empty one.
+        If a part of it cannot be read, return a copy with zeros there: a mapped file would kill the
+        process. Of quantised rows, which can be computed again, an unreadable file counts as an
+        empty one.
         """
         path, needed = self.path(generation, suffix), suffix in (FRAMES, TIMES) and end > 0
         mapped: np.ndarray = np.empty((0, width), dtype)
@@ -314,6 +320,9 @@ class Embeddings:
             rows = min(end, status.st_size // self._item_bytes[suffix])
             if rows and stat.S_ISREG(status.st_mode):
                 mapped = np.memmap(path, dtype, "r", shape=(rows, width))
+                if not self._is_readable(path, mapped.nbytes):
+                    mapped = np.zeros((rows, width), dtype)
+                    _read_around_errors(path, mapped)
         except FileNotFoundError:
             if needed:
                 raise
@@ -322,6 +331,18 @@ class Embeddings:
                 line = f"{UnreadableError.from_error(path, error)}: check the disk and the rights"
                 raise UnreadableError(line) from None
         return mapped
+
+    def _is_readable(self, path: Path, size: int) -> bool:
+        """Return whether the first bytes of a file can be read; each byte is read once."""
+        part = np.empty(_COPIED_BYTES, np.uint8)
+        with open(files.open_regular(path), "rb") as file:
+            try:
+                for start in range(self._readable.get(path, 0), size, len(part)):
+                    _read(file.fileno(), start, part[: size - start])
+            except OSError:
+                return False
+        self._readable[path] = max(size, self._readable.get(path, 0))
+        return True
 
     def _read_rows(self, generation: int, suffix: str, first: int, array: np.ndarray) -> bool:
         """Fill an array with the rows of a file; return whether the file was long enough."""
@@ -370,6 +391,15 @@ def _write(file: int, offset: int, array: np.ndarray) -> None:
     while rest:
         written = os.pwrite(file, rest, offset)
         rest, offset = rest[written:], offset + written
+
+
+def _read_around_errors(path: Path, array: np.ndarray) -> None:
+    """Fill an array from a file, except for the sectors that cannot be read."""
+    content = array.reshape(-1).view(np.uint8)
+    with open(files.open_regular(path), "rb") as file:
+        for start in range(0, len(content), _SECTOR_BYTES):
+            with contextlib.suppress(OSError):
+                _read(file.fileno(), start, content[start : start + _SECTOR_BYTES])
 
 
 def _read(file: int, offset: int, array: np.ndarray) -> bool:

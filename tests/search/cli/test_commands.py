@@ -1,14 +1,11 @@
 """Errors, streams and outputs of all commands, on films that need no FFmpeg."""
 
 import errno
-import gc
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import archive
@@ -119,31 +116,6 @@ def test_ctrl_c_prints_one_line(ask, films, monkeypatch):
     monkeypatch.setattr(Index, "unchanged_path", interrupted)
     done = ask("cut", "a.film", "--start=1", "--end=2")
     assert done.status == 130 and done.errors == ["interrupted"]
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_ctrl_c_during_garbage_collection_ends_watch(ask):
-    handler, phases = signal.getsignal(signal.SIGINT), []
-
-    def interrupt_once(phase, info):  # Python ignores its KeyboardInterrupt
-        if not phases and signal.getsignal(signal.SIGINT) is not handler:  # watch has begun
-            phases.append(phase)
-            signal.raise_signal(signal.SIGINT)
-
-    too_late = threading.Timer(60, os.kill, (os.getpid(), signal.SIGINT))
-    too_late.start()
-    gc.callbacks.append(interrupt_once)
-    thresholds = gc.get_threshold()
-    gc.set_threshold(20)  # objects between two collections, so that one begins at once
-    try:
-        done = ask("watch", "--workers=0")
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.callbacks.remove(interrupt_once)
-    assert phases and too_late.is_alive(), done
-    too_late.cancel()
-    assert done.status == 0 and done.out.endswith("\nstopped\n"), done
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_full_disk_of_an_output_is_named_with_advice(ask, tmp_path, monkeypatch):

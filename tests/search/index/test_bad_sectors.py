@@ -1,0 +1,136 @@
+"""Sectors that the disk cannot read: nothing is lost, and no process is killed."""
+
+import shutil
+import subprocess
+import sys
+
+import archive
+import processes
+import pytest
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static int is_bad(int file, size_t bytes, off_t offset) {
+  char link[64], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  ssize_t length = readlink(link, path, sizeof path);
+  const char *bad = getenv("BAD_FILE");
+  size_t end = strlen(bad);
+  long sector = atol(getenv("BAD_OFFSET"));
+  return length >= (ssize_t)end && !memcmp(path + length - end, bad, end) &&
+         offset <= sector && offset + (off_t)bytes > sector;
+}
+
+#define READ(name)                                                        \
+  ssize_t name(int file, void *to, size_t bytes, off_t offset) {          \
+    ssize_t (*next)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); \
+    if (!is_bad(file, bytes, offset)) return next(file, to, bytes, offset); \
+    errno = EIO;                                                          \
+    return -1;                                                            \
+  }
+READ(pread)
+READ(pread64)
+
+#define READV(name)                                                         \
+  ssize_t name(int file, const struct iovec *to, int count, off_t offset,   \
+               int flags) {                                                 \
+    ssize_t (*next)(int, const struct iovec *, int, off_t, int) =           \
+        dlsym(RTLD_NEXT, #name);                                            \
+    if (!is_bad(file, to->iov_len, offset))                                 \
+      return next(file, to, count, offset, flags);                          \
+    errno = EIO;                                                            \
+    return -1;                                                              \
+  }
+READV(preadv2)
+READV(preadv64v2)
+"""
+"""A library whose reads of one byte of a file fail as on a disk with a bad sector."""
+
+
+@pytest.fixture(scope="module")
+def bad_sector(tmp_path_factory):
+    """Returns a function that runs a program with a bad sector in a file of an index."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("a C compiler on Linux makes the library of bad sectors")
+    library = tmp_path_factory.mktemp("shim") / "shim.so"
+    command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
+    subprocess.run(command, input=SHIM, text=True, check=True)
+
+    def run(name, offset, program, *arguments):
+        env = processes.environment() | {
+            "LD_PRELOAD": str(library), "BAD_FILE": f"/{name}", "BAD_OFFSET": str(offset),
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", program, *map(str, arguments)], env=env, text=True,
+            capture_output=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def directory(tmp_path):
+    index = archive.indexed(tmp_path / "index", archive.folder(tmp_path / "films"))
+    return index.directory
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from hlformer_jax.errors import UnreadableError
+from hlformer_jax.search.index import Index
+index = Index.open(Path(sys.argv[1]))
+print(len(index.videos), *index.notes)
+try:
+    with index.running():
+        pass
+except UnreadableError as error:
+    print(error)
+print(*index.verify().values())
+"""
+
+
+@pytest.mark.parametrize("page", [1, 3, 6])
+def test_unreadable_page_of_the_database_is_not_damage(bad_sector, directory, page):
+    before = archive.everything(directory)
+    out = bad_sector("index.db", 4096 * page, OPEN, directory)
+    assert "index.db cannot be read (disk I/O error)" in out and "index.db is damaged" not in out
+    assert archive.everything(directory) == before
+
+
+def test_copy_with_an_unreadable_page_is_named_unreadable(bad_sector, directory):
+    out = bad_sector("index.db.bak", 4096 * 3, OPEN, directory)
+    assert "index.db.bak cannot be read (disk I/O error)" in out
+
+
+QUERY = """
+import sys
+from pathlib import Path
+import archive
+from hlformer_jax.search.query.library import Library
+library = Library(Path(sys.argv[1]), encoder=archive.Encoder())
+results = library.query("red")
+print(len(library.videos()), len(results), *results.warnings)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["f16", "times"])
+def test_video_with_unreadable_embeddings_is_left_out(bad_sector, tmp_path, suffix):
+    films = archive.folder(tmp_path / "films")
+    archive.random_film(films / "z.film", 3000)  # several sectors
+    directory = archive.indexed(tmp_path / "index", films).directory
+    file = directory / f"embeddings-1.{suffix}"
+    out = bad_sector(file.name, file.stat().st_size - 1, QUERY, directory)
+    # Mapped into memory, such a page would kill the process by SIGBUS.
+    assert out.startswith("4 3 ") and "'z.film'" in out and "are damaged" in out
