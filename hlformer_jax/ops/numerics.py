@@ -812,7 +812,6 @@ def _replace_near(
 ) -> Array:
     shape, (rows, columns) = by_product.shape, by_product.shape[-2:]
     count = by_product.size
-    capacity = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)
     x, y, c = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), c.reshape(-1)
 
     @jax.checkpoint
@@ -833,17 +832,19 @@ def _replace_near(
         def row_values(row: Array) -> Array:
             return pair_values(jnp.full(columns, row), jnp.arange(columns))
 
-        values = jax.lax.map(row_values, jnp.arange(len(x)))
+        values = jax.lax.map(row_values, jnp.arange(x.shape[0]))
         return jnp.where(is_near, values.reshape(shape), by_product)
 
+    # The number and the indices of near pairs may overflow, also if `jax.export` leaves it open.
+    if not isinstance(count, int) or count > jnp.iinfo(jnp.int32).max:
+        return jax.lax.cond(jnp.any(is_near), replace_by_rows, lambda values: values, by_product)
+    capacity = min(_NEAR_PER_POINT * max(rows, columns) * (count // max(rows * columns, 1)), count)
     if capacity == count:
         pair = jnp.arange(count)
         values = pair_values(pair // columns, pair % columns)
         return jnp.where(is_near, values.reshape(shape), by_product)
     near_count = jnp.sum(is_near, dtype=jnp.int32)
     case = jnp.where(near_count == 0, 0, jnp.where(near_count <= capacity, 1, 2))
-    if count > jnp.iinfo(jnp.int32).max:  # the number and the indices of near pairs overflow
-        case, replace_listed = jnp.where(jnp.any(is_near), 2, 0), replace_by_rows
     branches = (lambda values: values), replace_listed, replace_by_rows
     # The values stay in rows: XLA's code for a CPU divides to find the row in a flat array.
     return jax.lax.switch(case, branches, by_product)

@@ -343,7 +343,22 @@ def test_batch_of_any_size_is_exported():
 
     def call(x, y, heads):
         between = lorentz.geodesic(0.3, x, y), poincare.mobius_scalar_mul(0.3, x)
-        return *between, euclidean_attention(heads, heads, heads)
+        attended = (
+            euclidean_attention(heads, heads, heads),
+            lorentz_attention(heads, heads, heads, scale=1.0),
+        )
+        return (
+            *between,
+            *attended,
+            lorentz.pairwise_distance(x, y),
+            poincare.pairwise_distance(x, y),
+        )
 
-    shapes = jax.export.export(jax.jit(call))(points, points, heads).out_avals
-    assert [aval.shape for aval in shapes] == [points.shape, points.shape, heads.shape]
+    exported = jax.export.export(jax.jit(call))(points, points, heads)
+    pairs = 2 * points.shape[:1]
+    expected = [*2 * [points.shape], *2 * [heads.shape], pairs, pairs]
+    assert [aval.shape for aval in exported.out_avals] == expected
+    x = np.asarray(lorentz.exp_map0(np.float32(np.random.default_rng(0).normal(size=(3, 3)))))
+    arguments = x, x[::-1] / 2, np.zeros((3, 2, 3, 4), np.float32)
+    for got, want in zip(exported.call(*arguments), jax.jit(call)(*arguments), strict=True):
+        np.testing.assert_array_equal(got, want)
