@@ -162,10 +162,11 @@ def ratios(spans: Sequence[Span | None]) -> Float[np.ndarray, " captions"]:
     """Return the length of each annotated moment, divided by the length of its video.
 
     The ratios are rounded to six digits, because annotated times have two digits and 2.3 − 1.3
-    should be 1. NaN for a caption without annotated times.
+    should be 1. They are at most 1, although a moment may end a little after its video. NaN for a
+    caption without annotated times.
     """
     shares = [np.nan if span is None else (span.end - span.start) / span.duration for span in spans]
-    return np.round(shares, 6)
+    return np.minimum(np.round(shares, 6), 1)
 
 
 def metrics(overlaps: Float[np.ndarray, " Q"]) -> dict[str, float]:
