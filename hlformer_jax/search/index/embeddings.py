@@ -37,6 +37,11 @@ from hlformer_jax.search.index.packed import Quantised
 _COPIED_BYTES = 2**24
 """Number of bytes that compaction copies at a time."""
 
+_CHECKSUM_DIGITS = 32
+
+_HASHED_BYTES = 2**19
+"""Number of bytes that are read at a time to compare checksums, which stay in a core's cache."""
+
 _SECTOR_BYTES = 4096
 """Number of bytes that are left out if one of them cannot be read: a page of the system's cache."""
 
@@ -102,7 +107,6 @@ class Embeddings:
         self._directory, self._width = directory, width
         self._item_bytes = {FRAMES: 2 * width, TIMES: 8, ROUNDED: width, BOUNDS: 8}
         self._checked: set[tuple[int, str, RowSpan]] = set()  # rows that were found intact
-        self._readable: dict[Path, int] = {}  # bytes of each file that were read without an error
 
     def path(self, generation: int, suffix: str) -> Path:
         """Return the path of a file of a generation, by one of the suffixes."""
@@ -203,17 +207,11 @@ class Embeddings:
         """
         end = spans[-1].first + spans[-1].rows if spans else 0
         matrix = self._map_file(generation, FRAMES, np.float16, self._width, end)
-        times = self._map_file(generation, TIMES, np.float64, 1, end)
-        damaged = []
-        for place, span in enumerate(spans):
-            key = generation, FRAMES, span
-            if key in self._checked:
-                continue
-            part = slice(span.first, span.first + span.rows)
-            if len(matrix) >= part.stop and checksum(matrix[part], times[part]) == span.checksum:
-                self._checked.add(key)
-            else:
-                damaged.append(place)
+        self._map_file(generation, TIMES, np.float64, 1, end)
+        checksums = [span.checksum for span in spans]
+        damaged, has_errors = self._find_damaged(generation, (FRAMES, TIMES), spans, checksums)
+        if has_errors:
+            matrix = _read_around_errors(self.path(generation, FRAMES), matrix)
         return matrix, damaged
 
     def rounded(
@@ -228,23 +226,22 @@ class Embeddings:
         """
         values = self._map_file(generation, ROUNDED, np.int8, self._width, len(matrix))
         bounds = self._map_file(generation, BOUNDS, np.float32, 2, len(matrix))
+        checksums = [span.rounded_checksum for span in spans]
+        damaged, has_errors = self._find_damaged(generation, (ROUNDED, BOUNDS), spans, checksums)
+        if has_errors:
+            values = _read_around_errors(self.path(generation, ROUNDED), values)
+            bounds = _read_around_errors(self.path(generation, BOUNDS), bounds)
         if len(values) < len(matrix) or len(bounds) < len(matrix):
             values, bounds = _longer(values, len(matrix)), _longer(bounds, len(matrix))
-        for span in spans:
-            key = generation, ROUNDED, span
+        for span in (spans[place] for place in damaged):
             part = slice(span.first, span.first + span.rows)
-            if key in self._checked:
-                continue
-            if checksum(values[part], bounds[part]) == span.rounded_checksum:
-                self._checked.add(key)
-                continue
             rounded = packed.quantise(matrix[part])
             rounded_bounds = np.stack([rounded.scale, rounded.error], -1)
             with contextlib.suppress(OSError, SearchError):  # computed again by the next process
                 for suffix, array in ((ROUNDED, rounded.values), (BOUNDS, rounded_bounds)):
                     with self._writing(generation, suffix) as file:
                         _write(file, span.first * self._item_bytes[suffix], array)
-                self._checked.add(key)
+                self._checked.add((generation, ROUNDED, span))
             if not values.flags.writeable:
                 values, bounds = np.array(values), np.array(bounds)
             values[part], bounds[part] = rounded.values, rounded_bounds
@@ -309,9 +306,7 @@ class Embeddings:
     ) -> np.ndarray:
         """Map a file into memory, up to row `end` or to its last complete row before that.
 
-        If a part of it cannot be read, return a copy with zeros there: a mapped file would kill the
-        process. Of quantised rows, which can be computed again, an unreadable file counts as an
-        empty one.
+        Of quantised rows, which can be computed again, an unreadable file counts as an empty one.
         """
         path, needed = self.path(generation, suffix), suffix in (FRAMES, TIMES) and end > 0
         mapped: np.ndarray = np.empty((0, width), dtype)
@@ -320,9 +315,6 @@ class Embeddings:
             rows = min(end, status.st_size // self._item_bytes[suffix])
             if rows and stat.S_ISREG(status.st_mode):
                 mapped = np.memmap(path, dtype, "r", shape=(rows, width))
-                if not self._is_readable(path, mapped.nbytes):
-                    mapped = np.zeros((rows, width), dtype)
-                    _read_around_errors(path, mapped)
         except FileNotFoundError:
             if needed:
                 raise
@@ -332,17 +324,55 @@ class Embeddings:
                 raise UnreadableError(line) from None
         return mapped
 
-    def _is_readable(self, path: Path, size: int) -> bool:
-        """Return whether the first bytes of a file can be read; each byte is read once."""
-        part = np.empty(_COPIED_BYTES, np.uint8)
-        with open(files.open_regular(path), "rb") as file:
+    def _find_damaged(
+        self,
+        generation: int,
+        suffixes: tuple[str, str],
+        spans: Sequence[RowSpan],
+        checksums: Sequence[str],
+    ) -> tuple[list[int], bool]:
+        """Read contents and compare their checksums, once in a process, before a map is used.
+
+        A sector of a mapped file that cannot be read kills the process. So unused rows between the
+        contents are read too.
+
+        Returns:
+          The indices in `spans` of the damaged contents, and whether the disk reported an error.
+        """
+        part, damaged, has_errors, end = np.empty(_HASHED_BYTES, np.uint8), [], False, 0
+
+        def add(digest: "hashlib._Hash", first: int, rows: int) -> bool:
+            """Add rows of both files to a hash; return whether the files were long enough."""
+            for suffix in suffixes:
+                size, item = rows * self._item_bytes[suffix], self._item_bytes[suffix]
+                with open(files.open_regular(self.path(generation, suffix)), "rb") as file:
+                    for start in range(0, size, len(part)):
+                        content = part[: size - start]
+                        if not _read(file.fileno(), first * item + start, content):
+                            return False
+                        packed.hash_blocks(digest, content)
+            return True
+
+        for place, span in enumerate(spans):
+            start, end = end, span.first + span.rows
+            key = generation, suffixes[0], span
+            if key in self._checked:
+                continue
+            digest, is_complete = hashlib.sha256(), False
             try:
-                for start in range(self._readable.get(path, 0), size, len(part)):
-                    _read(file.fileno(), start, part[: size - start])
+                if start < span.first:
+                    add(hashlib.sha256(), start, span.first - start)
             except OSError:
-                return False
-        self._readable[path] = max(size, self._readable.get(path, 0))
-        return True
+                has_errors = True
+            try:
+                is_complete = add(digest, span.first, span.rows)
+            except OSError:
+                has_errors = True
+            if is_complete and digest.hexdigest()[:_CHECKSUM_DIGITS] == checksums[place]:
+                self._checked.add(key)
+            else:
+                damaged.append(place)
+        return damaged, has_errors
 
     def _read_rows(self, generation: int, suffix: str, first: int, array: np.ndarray) -> bool:
         """Fill an array with the rows of a file; return whether the file was long enough."""
@@ -379,11 +409,11 @@ def _longer(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def checksum(*arrays: np.ndarray) -> str:
-    """Return the first 32 hexadecimal digits of the SHA-256 of arrays (`packed.hash_blocks`)."""
+    """Return the first hexadecimal digits of the SHA-256 of arrays (`packed.hash_blocks`)."""
     digest = hashlib.sha256()
     for array in arrays:
         packed.hash_blocks(digest, array)
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()[:_CHECKSUM_DIGITS]
 
 
 def _write(file: int, offset: int, array: np.ndarray) -> None:
@@ -393,13 +423,15 @@ def _write(file: int, offset: int, array: np.ndarray) -> None:
         rest, offset = rest[written:], offset + written
 
 
-def _read_around_errors(path: Path, array: np.ndarray) -> None:
-    """Fill an array from a file, except for the sectors that cannot be read."""
-    content = array.reshape(-1).view(np.uint8)
-    with open(files.open_regular(path), "rb") as file:
+def _read_around_errors(path: Path, rows: np.ndarray) -> np.ndarray:
+    """Return a copy of a mapped file in memory, with zeros where sectors cannot be read."""
+    copy = np.zeros(rows.shape, rows.dtype)
+    content = copy.reshape(-1).view(np.uint8)
+    with contextlib.suppress(OSError), open(files.open_regular(path), "rb") as file:
         for start in range(0, len(content), _SECTOR_BYTES):
             with contextlib.suppress(OSError):
                 _read(file.fileno(), start, content[start : start + _SECTOR_BYTES])
+    return copy
 
 
 def _read(file: int, offset: int, array: np.ndarray) -> bool:

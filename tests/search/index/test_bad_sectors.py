@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import archive
+import numpy as np
 import processes
 import pytest
+
+from hlformer_jax.search.index.embeddings import Embeddings
 
 SHIM = r"""
 #define _GNU_SOURCE
@@ -134,3 +137,26 @@ def test_video_with_unreadable_embeddings_is_left_out(bad_sector, tmp_path, suff
     out = bad_sector(file.name, file.stat().st_size - 1, QUERY, directory)
     # Mapped into memory, such a page would kill the process by SIGBUS.
     assert out.startswith("4 3 ") and "'z.film'" in out and "are damaged" in out
+
+
+ROWS = """
+import sys
+from pathlib import Path
+from hlformer_jax.search.index.embeddings import Embeddings, RowSpan
+spans = eval(sys.argv[2])
+matrix, damaged = Embeddings(Path(sys.argv[1]), 64).rows(1, spans)
+print(damaged, type(matrix).__name__, *(float(matrix[span.first, 0]) for span in spans))
+"""
+
+
+def test_unused_rows_with_a_bad_sector_damage_nothing(bad_sector, tmp_path):
+    embeddings, rows = Embeddings(tmp_path, 64), 200
+    spans = [
+        embeddings.append(1, rows * k, np.arange(rows) / 1.0, np.full((rows, 64), k, np.float16))
+        for k in range(3)
+    ]
+    used = repr([spans[0], spans[2]])  # the second content was removed
+    middle = rows * 64 * 2 * 3 // 2
+    # Of a mapped file, the matrix product over all rows would kill the process by SIGBUS.
+    assert bad_sector("embeddings-1.f16", middle, ROWS, tmp_path, used) == "[] ndarray 0.0 2.0\n"
+    assert bad_sector("another file", middle, ROWS, tmp_path, used) == "[] memmap 0.0 2.0\n"
