@@ -39,9 +39,6 @@ _COPIED_BYTES = 2**24
 
 _CHECKSUM_DIGITS = 32
 
-_HASHED_BYTES = 2**19
-"""Number of bytes that are read at a time to compare checksums, which stay in a core's cache."""
-
 _SECTOR_BYTES = 4096
 """Number of bytes that are left out if one of them cannot be read: a page of the system's cache."""
 
@@ -284,7 +281,7 @@ class Embeddings:
                     for start in range(0, span.rows * size, _COPIED_BYTES):
                         count = min(_COPIED_BYTES, span.rows * size - start)
                         part = np.zeros(count, np.uint8)
-                        _read(source.fileno(), span.first * size + start, part)
+                        packed.read_at(source.fileno(), span.first * size + start, part)
                         _write(file, first * size + start, part)
                 os.fsync(file)
         return firsts[:-1]
@@ -339,18 +336,15 @@ class Embeddings:
         Returns:
           The indices in `spans` of the damaged contents, and whether the disk reported an error.
         """
-        part, damaged, has_errors, end = np.empty(_HASHED_BYTES, np.uint8), [], False, 0
+        damaged, has_errors, end = [], False, 0
 
         def add(digest: "hashlib._Hash", first: int, rows: int) -> bool:
             """Add rows of both files to a hash; return whether the files were long enough."""
             for suffix in suffixes:
-                size, item = rows * self._item_bytes[suffix], self._item_bytes[suffix]
+                item = self._item_bytes[suffix]
                 with open(files.open_regular(self.path(generation, suffix)), "rb") as file:
-                    for start in range(0, size, len(part)):
-                        content = part[: size - start]
-                        if not _read(file.fileno(), first * item + start, content):
-                            return False
-                        packed.hash_blocks(digest, content)
+                    if not packed.hash_file(digest, file.fileno(), first * item, rows * item):
+                        return False
             return True
 
         for place, span in enumerate(spans):
@@ -377,7 +371,7 @@ class Embeddings:
     def _read_rows(self, generation: int, suffix: str, first: int, array: np.ndarray) -> bool:
         """Fill an array with the rows of a file; return whether the file was long enough."""
         with open(files.open_regular(self.path(generation, suffix)), "rb") as file:
-            return _read(file.fileno(), first * self._item_bytes[suffix], array)
+            return packed.read_at(file.fileno(), first * self._item_bytes[suffix], array)
 
     @contextlib.contextmanager
     def _writing(self, generation: int, suffix: str) -> Iterator[int]:
@@ -430,16 +424,5 @@ def _read_around_errors(path: Path, rows: np.ndarray) -> np.ndarray:
     with contextlib.suppress(OSError), open(files.open_regular(path), "rb") as file:
         for start in range(0, len(content), _SECTOR_BYTES):
             with contextlib.suppress(OSError):
-                _read(file.fileno(), start, content[start : start + _SECTOR_BYTES])
+                packed.read_at(file.fileno(), start, content[start : start + _SECTOR_BYTES])
     return copy
-
-
-def _read(file: int, offset: int, array: np.ndarray) -> bool:
-    """Fill an array from a file; return whether the file was long enough."""
-    rest = array.reshape(-1).view(np.uint8).data
-    while rest:
-        count = os.preadv(file, [rest], offset)
-        if not count:
-            return False
-        rest, offset = rest[count:], offset + count
-    return True

@@ -188,20 +188,26 @@ def _load(path: Path) -> np.ndarray | None:
     try:
         if not path.is_file():  # opening a pipe would wait for its writer
             return None
-        array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
+        array = np.lib.format.open_memmap(path, mode="r")
+        digest = hashlib.sha256(_kind(array))
         with path.open("rb") as file:
+            # Not from the map, where a sector that cannot be read would kill the process.
+            hash_file(digest, file.fileno(), array.offset, array.nbytes)
             file.seek(-_DIGEST_BYTES, os.SEEK_END)
-            digest = file.read()
-        return array if digest == _digest(array).encode() else None
+            return array if file.read() == digest.hexdigest().encode() else None
     except Exception:  # NumPy raises many types for files that are not arrays
         return None
 
 
 def _digest(matrix: np.ndarray) -> str:
     """Return the SHA-256 of the shape, the dtype and the blocks of a matrix."""
-    digest = hashlib.sha256(f"{matrix.shape} {matrix.dtype}".encode())
+    digest = hashlib.sha256(_kind(matrix))
     hash_blocks(digest, matrix)
     return digest.hexdigest()
+
+
+def _kind(matrix: np.ndarray) -> bytes:
+    return f"{matrix.shape} {matrix.dtype}".encode()
 
 
 def hash_blocks(digest: "hashlib._Hash", array: np.ndarray) -> None:
@@ -214,6 +220,32 @@ def hash_blocks(digest: "hashlib._Hash", array: np.ndarray) -> None:
     words = flat[:blocks_end].view(np.uint64).reshape(-1, _BLOCK_BYTES // 8)
     digest.update(words.sum(axis=1, dtype=np.uint64).tobytes())
     digest.update(flat[blocks_end:].tobytes())
+
+
+_HASHED_BYTES = 2**19
+"""Number of bytes that `hash_file` reads at a time, which stay in a core's cache."""
+
+
+def hash_file(digest: "hashlib._Hash", file: int, offset: int, size: int) -> bool:
+    """Add bytes of a file to a hash as `hash_blocks` does; return whether there are so many."""
+    part = np.empty(_HASHED_BYTES, np.uint8)
+    for start in range(0, size, len(part)):
+        content = part[: size - start]
+        if not read_at(file, offset + start, content):
+            return False
+        hash_blocks(digest, content)
+    return True
+
+
+def read_at(file: int, offset: int, array: np.ndarray) -> bool:
+    """Fill an array from a file; return whether the file was long enough."""
+    rest = array.reshape(-1).view(np.uint8).data
+    while rest:
+        count = os.preadv(file, [rest], offset)
+        if not count:
+            return False
+        rest, offset = rest[count:], offset + count
+    return True
 
 
 MAX_THREADED_QUERIES = 4

@@ -9,6 +9,7 @@ import numpy as np
 import processes
 import pytest
 
+from hlformer_jax.search.index import packed
 from hlformer_jax.search.index.embeddings import Embeddings
 
 SHIM = r"""
@@ -160,3 +161,20 @@ def test_unused_rows_with_a_bad_sector_damage_nothing(bad_sector, tmp_path):
     # Of a mapped file, the matrix product over all rows would kill the process by SIGBUS.
     assert bad_sector("embeddings-1.f16", middle, ROWS, tmp_path, used) == "[] ndarray 0.0 2.0\n"
     assert bad_sector("another file", middle, ROWS, tmp_path, used) == "[] memmap 0.0 2.0\n"
+
+
+LOAD = """
+import sys
+from pathlib import Path
+from hlformer_jax.search.index import packed
+matrix = packed.load_matrix(Path(sys.argv[1]), (200, 64), "float32")
+print(matrix is not None and bool((matrix == 1).all()))
+"""
+
+
+def test_derived_matrix_with_a_bad_sector_is_computed_again(bad_sector, tmp_path):
+    path = tmp_path / "packed" / f"segments-{'0' * 32}.npy"
+    rows = np.ones((200, 64), np.float32)
+    packed.load_or_compute(path, rows.shape, lambda: rows)
+    assert bad_sector(path.name, rows.nbytes // 2, LOAD, path) == "False\n"
+    assert bad_sector("another file", 0, LOAD, path) == "True\n"
