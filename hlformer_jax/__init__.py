@@ -26,6 +26,7 @@ As a library, where a namespace is loaded at its first use:
     hl.ops                              all modules of functions of arrays
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -70,7 +71,8 @@ def _repeat_interrupt(ignored: "sys.UnraisableHookArgs") -> None:
         main = threading.main_thread().ident
         timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))
         timer.daemon = True
-        timer.start()
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending, without new threads
+            timer.start()
     else:
         sys.__unraisablehook__(ignored)
 

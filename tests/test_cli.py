@@ -50,6 +50,27 @@ def test_ctrl_c_that_python_ignores_ends_a_command(tmp_path):
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
 
 
+LATE_INTERRUPT = """
+import atexit, signal, threading
+def start(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+def interrupt():
+    threading.Thread.start = start  # as in Python 3.12
+    signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(interrupt)
+raise SystemExit
+"""
+
+
+def test_ctrl_c_while_a_command_ends_prints_nothing(tmp_path):
+    (tmp_path / "absl.py").write_text(LATE_INTERRUPT)
+    environment = processes.environment()
+    environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
+    done = processes.run("search", "--help", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_direction_marks_of_a_line_are_escaped(capsys):
     name = "clip\u202egnp.mp4"
     cli.fail(f"{name} is missing")

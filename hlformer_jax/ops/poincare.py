@@ -679,7 +679,7 @@ def _gyrate(p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar) 
 def _rotate(
     p: Ball, q: Ball, v: Ball, gap_p: Scalar, gap_q: Scalar, c: Scalar
 ) -> tuple[Ball, Scalar]:
-    """Compute `_gyrate` for points of which neither is much shorter than the other.
+    """Compute `_gyrate` for two points of similar length.
 
     For D = p − q, the terms in W of `gyration` (by p and −q) are 2 c / den times
 

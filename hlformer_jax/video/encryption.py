@@ -33,7 +33,7 @@ def is_encrypted(packet: av.Packet) -> bool:
 
 
 _LEAST_CORRUPT = 0.1
-"""Smallest share of corrupt pictures, relative to that of encrypted packets, that means noise."""
+"""Smallest share of corrupt pictures, divided by the share of encrypted packets, of noise."""
 
 _CORRUPT_BEFORE_CHECK = 64
 """Number of corrupt pictures after which it is checked whether they are noise."""
@@ -78,7 +78,7 @@ class Encryption:
         return self._stated_share
 
     def check(self) -> None:
-        """Check that the pictures of a DVD are no encrypted noise.
+        """Refuse a DVD whose pictures are encrypted.
 
         Raises:
           VideoError: if they are.
@@ -90,8 +90,8 @@ class Encryption:
 def encrypted_share(path: Path, stream: VideoStream) -> float:
     """Return the share of a stream's packets that are encrypted, at a few places of the file.
 
-    It is 0 except in transport and programme streams. In a programme stream, packets count that the
-    file states to be encrypted, also if they were decrypted: only decoding tells.
+    It is 0 except in transport and programme streams. In a programme stream, decrypted packets that
+    keep the bits of encryption count too, because only decoding tells them apart.
 
     Args:
       path: the file.
@@ -115,8 +115,8 @@ def encrypted_share(path: Path, stream: VideoStream) -> float:
 
 
 _Counts = tuple[int, int, int, int]
-"""Numbers of a stream's packets with content; of those stated to be encrypted; of those among
-these in which a picture begins; and of those that have the header of a picture unencrypted."""
+"""Four numbers of packets of a stream: with content; with the bits of encryption; with these bits
+and the beginning of a picture; with these bits and the unencrypted header of a picture."""
 
 
 def _count_in_transport(data: np.ndarray, identifier: int) -> _Counts:

@@ -519,10 +519,10 @@ class Decoder:
                     yield time, frame
 
     def check(self) -> None:
-        """Check that at least one frame was decoded, and that the pictures are no encrypted noise.
+        """Refuse a video of which no frame was decoded, and a DVD whose pictures are encrypted.
 
         Raises:
-          VideoError: if not, with the reason.
+          VideoError: in both cases; it gives the reason.
         """
         if self.frames:
             return self._encryption.check()

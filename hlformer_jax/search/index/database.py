@@ -271,7 +271,10 @@ class Database:
                     raise ReplacedIndexError.from_directory(self.directory)
             except BaseException as error:
                 with contextlib.closing(connection):
-                    if isinstance(error, sqlite3.DatabaseError):
+                    # An OperationalError names the disk or the lock itself.
+                    if isinstance(error, sqlite3.DatabaseError) and not isinstance(
+                        error, sqlite3.OperationalError
+                    ):
                         _check_readable(connection)
                 raise
         with self._lock:
@@ -660,10 +663,18 @@ def _check_readable(connection: sqlite3.Connection) -> None:
     """Read all pages of a database. SQLite names the disk's errors as damage in other queries.
 
     Raises:
-      sqlite3.OperationalError: if a page cannot be read at the moment.
+      sqlite3.OperationalError: if a page cannot be read at the moment, or another process keeps the
+        database locked for longer than the time limit of the connection.
     """
+
+    def check_unlocked(status: int, remaining: int, total: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # `backup` would wait for ever
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = status
+            raise error
+
     with contextlib.closing(sqlite3.connect(":memory:")) as memory:
-        connection.backup(memory)
+        connection.backup(memory, progress=check_unlocked)
 
 
 def _has_digest(path: Path, digest: str) -> bool:

@@ -142,7 +142,7 @@ def has_index_files(directory: Path) -> bool:
 
 
 def has_only_mark(directory: Path) -> bool:
-    """Return whether a directory was marked for an index of which no file was ever completed."""
+    """Return whether a directory was marked for an index, but has no complete file of it."""
     names = os.listdir(directory)
     return all(name in (MARK, LOCK) or files.draft_target(name) for name in names)
 

@@ -41,7 +41,7 @@ MAX_SUBTITLE_BYTES = 2**25
 has a thirtieth of it."""
 
 _HEAD_BYTES = 2**14
-"""Number of bytes of a larger file that show whether it is no text, or XML of another kind."""
+"""Number of bytes of a larger file that are read to recognise binary files and other XML."""
 
 MAX_CUES = 200_000
 """Largest number of cues of a file or of a track; a day of speech has a tenth of it."""

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -131,6 +132,23 @@ def test_second_of_two_first_runs_names_the_first(index, films, tmp_path):
     with files.lock(tmp_path / "new"), pytest.raises(LockedError, match="wait until it has ended"):
         archive.create(tmp_path / "new", films)
     assert archive.create(tmp_path / "new", films).videos == {}
+
+
+@pytest.mark.parametrize("action", ["open", "find_damaged"])
+def test_locked_database_is_not_waited_for_longer(index, monkeypatch, action):
+    opened = database.Database(index.directory)
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.1)
+    path = index.directory / DATABASE
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    unlock = threading.Timer(5.0, other.execute, ["ROLLBACK"])
+    unlock.start()
+    begin = time.monotonic()
+    with pytest.raises(LockedError, match="another process is writing to"):
+        database.Database(index.directory) if action == "open" else opened.find_damaged()
+    assert time.monotonic() - begin < 4
+    unlock.cancel()
+    other.close()
 
 
 def test_complete_index_is_not_rebuilt(index, films):
