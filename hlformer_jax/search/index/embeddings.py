@@ -336,36 +336,41 @@ class Embeddings:
         Returns:
           The indices in `spans` of the damaged contents, and whether the disk reported an error.
         """
-        damaged, has_errors, end = [], False, 0
+        damaged, has_errors, end, part = [], False, 0, np.empty(packed.HASHED_BYTES, np.uint8)
+        with contextlib.ExitStack() as stack:
+            opened: list[tuple[int, int]] = []  # descriptors, and bytes of a row
+            with contextlib.suppress(OSError):  # then all rows are damaged
+                for suffix in suffixes:
+                    path = self.path(generation, suffix)
+                    file = stack.enter_context(open(files.open_regular(path), "rb"))
+                    opened.append((file.fileno(), self._item_bytes[suffix]))
 
-        def add(digest: "hashlib._Hash", first: int, rows: int) -> bool:
-            """Add rows of both files to a hash; return whether the files were long enough."""
-            for suffix in suffixes:
-                item = self._item_bytes[suffix]
-                with open(files.open_regular(self.path(generation, suffix)), "rb") as file:
-                    if not packed.hash_file(digest, file.fileno(), first * item, rows * item):
-                        return False
-            return True
+            def add(digest: "hashlib._Hash", first: int, rows: int) -> bool:
+                """Add rows of both files to a hash; return whether the files were long enough."""
+                return len(opened) == len(suffixes) and all(
+                    packed.hash_file(digest, file, first * item, rows * item, part)
+                    for file, item in opened
+                )
 
-        for place, span in enumerate(spans):
-            start, end = end, span.first + span.rows
-            key = generation, suffixes[0], span
-            if key in self._checked:
-                continue
-            digest, is_complete = hashlib.sha256(), False
-            try:
-                if start < span.first:
-                    add(hashlib.sha256(), start, span.first - start)
-            except OSError:
-                has_errors = True
-            try:
-                is_complete = add(digest, span.first, span.rows)
-            except OSError:
-                has_errors = True
-            if is_complete and digest.hexdigest()[:_CHECKSUM_DIGITS] == checksums[place]:
-                self._checked.add(key)
-            else:
-                damaged.append(place)
+            for place, span in enumerate(spans):
+                start, end = end, span.first + span.rows
+                key = generation, suffixes[0], span
+                if key in self._checked:
+                    continue
+                digest, is_complete = hashlib.sha256(), False
+                try:
+                    if start < span.first:
+                        add(hashlib.sha256(), start, span.first - start)
+                except OSError:
+                    has_errors = True
+                try:
+                    is_complete = add(digest, span.first, span.rows)
+                except OSError:
+                    has_errors = True
+                if is_complete and digest.hexdigest()[:_CHECKSUM_DIGITS] == checksums[place]:
+                    self._checked.add(key)
+                else:
+                    damaged.append(place)
         return damaged, has_errors
 
     def _read_rows(self, generation: int, suffix: str, first: int, array: np.ndarray) -> bool:

@@ -192,7 +192,8 @@ def _load(path: Path) -> np.ndarray | None:
         digest = hashlib.sha256(_kind(array))
         with path.open("rb") as file:
             # Not from the map, where a sector that cannot be read would kill the process.
-            hash_file(digest, file.fileno(), array.offset, array.nbytes)
+            part = np.empty(HASHED_BYTES, np.uint8)
+            hash_file(digest, file.fileno(), array.offset, array.nbytes, part)
             file.seek(-_DIGEST_BYTES, os.SEEK_END)
             return array if file.read() == digest.hexdigest().encode() else None
     except Exception:  # NumPy raises many types for files that are not arrays
@@ -222,13 +223,20 @@ def hash_blocks(digest: "hashlib._Hash", array: np.ndarray) -> None:
     digest.update(flat[blocks_end:].tobytes())
 
 
-_HASHED_BYTES = 2**19
+HASHED_BYTES = 2**19
 """Number of bytes that `hash_file` reads at a time, which stay in a core's cache."""
 
 
-def hash_file(digest: "hashlib._Hash", file: int, offset: int, size: int) -> bool:
-    """Add bytes of a file to a hash as `hash_blocks` does; return whether there are so many."""
-    part = np.empty(_HASHED_BYTES, np.uint8)
+def hash_file(digest: "hashlib._Hash", file: int, offset: int, size: int, part: np.ndarray) -> bool:
+    """Add bytes of a file to a hash as `hash_blocks` does; return whether there are so many.
+
+    Args:
+      digest: the hash.
+      file: descriptor of the file.
+      offset: where the bytes begin.
+      size: their number.
+      part: `HASHED_BYTES` bytes, which are overwritten.
+    """
     for start in range(0, size, len(part)):
         content = part[: size - start]
         if not read_at(file, offset + start, content):
