@@ -32,8 +32,13 @@ def is_encrypted(packet: av.Packet) -> bool:
     return packet.has_sidedata("encryption_info") or "enc_key_id" in packet.stream.metadata
 
 
-_LEAST_CORRUPT = 0.1
-"""Smallest share of corrupt pictures, divided by the share of encrypted packets, of noise."""
+_LEAST_CORRUPT, _LEAST_CORRUPT_OF_FEW = 0.1, 0.5
+"""Smallest share of corrupt pictures, divided by the share of encrypted packets, of noise.
+
+The second is that of a few pictures, of which one damaged packet spoils several.
+"""
+
+_FEW_PICTURES = 30
 
 _CORRUPT_BEFORE_CHECK = 64
 """Number of corrupt pictures after which it is checked whether they are noise."""
@@ -72,7 +77,8 @@ class Encryption:
         pictures is corrupt. Of encrypted ones, many are, and others are lost.
         """
         if self._is_programme and self._frames:
-            least = _LEAST_CORRUPT * self._frames
+            is_few = self._frames <= _FEW_PICTURES
+            least = (_LEAST_CORRUPT_OF_FEW if is_few else _LEAST_CORRUPT) * self._frames
             is_noise = self._corrupt and self._corrupt >= least * self._stated_share
             return self._stated_share if is_noise else 0.0
         return self._stated_share

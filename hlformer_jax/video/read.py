@@ -439,7 +439,7 @@ _MAX_MISSING_SHARE = 0.02
 """Share of its length by which a video may end early without a warning; at least a second."""
 
 _PROBED_PICTURES = 16
-"""Largest number of corrupt pictures from which `probe` tells damage from encryption."""
+"""Number of pictures of a DVD from which `probe` tells damage from encryption."""
 
 Wanted = Callable[[Fraction, Fraction], bool]
 """Function that takes the seconds from and until which a frame is shown; whether it is needed."""
@@ -808,7 +808,7 @@ class Info(NamedTuple):
 
 
 def probe(path: str | Path) -> Info:
-    """Return the properties of a video file, by decoding one frame, or a few if they are corrupt.
+    """Return the properties of a video file, by decoding one frame, or a few of a DVD.
 
     If the file states no length, its packets are read to the end, without decoding. For a large
     file FFmpeg's guess is used instead. FLV and Matroska state the length of the longest track.
@@ -819,10 +819,11 @@ def probe(path: str | Path) -> Info:
     with opened(path) as video:
         decoder = Decoder(video)
         height, width = 0, 0
+        needed = _PROBED_PICTURES if video.container.format.name == "mpeg" else 1
         for _, frame in decoder:
             if decoder.frames == 1:
                 height, width, _ = Painter(video.aspect).paint(frame).shape
-            if not frame.is_corrupt or decoder.frames == _PROBED_PICTURES:
+            if decoder.frames == needed:
                 break
         decoder.check()
         duration, stream, container = _read_stated_length(video), video.stream, video.container

@@ -265,6 +265,19 @@ def test_decrypted_stream_may_keep_the_bits_of_encryption(tmp_path, name, codec)
     assert read_all() == before and "encrypted" not in before[2]
 
 
+def test_decrypted_dvd_with_a_damaged_picture_is_shown(tmp_path):
+    path = videos.ordinary(tmp_path, "a.vob", codec="mpeg2video", rate=25, frames=75, paint=noisy)
+    videos.with_bits_of_encryption(path)
+    content = bytearray(path.read_bytes())
+    place = len(content) * 3 // 10 // 2048 * 2048 + 400
+    content[place : place + 1600] = np.random.default_rng(0).bytes(1600)
+    path.write_bytes(bytes(content))
+    with opened(path) as film:
+        assert any(frame.is_corrupt for frame in film.container.decode(film.stream))
+    for second in np.arange(0, 3, 0.04):  # after the damaged picture, it is one of a few
+        video.thumbnail(path, float(second), 32)
+
+
 def test_stream_without_errors_is_not_searched_for_encryption(tmp_path, monkeypatch):
     path = videos.ordinary(tmp_path, "a.vob", codec="mpeg2video", rate=25, frames=38)
     monkeypatch.setattr(encryption, "encrypted_share", None)  # a call would fail
