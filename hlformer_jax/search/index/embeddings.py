@@ -206,8 +206,15 @@ class Embeddings:
         matrix = self._map_file(generation, FRAMES, np.float16, self._width, end)
         self._map_file(generation, TIMES, np.float64, 1, end)
         checksums = [span.checksum for span in spans]
-        damaged, has_errors = self._find_damaged(generation, (FRAMES, TIMES), spans, checksums)
-        if has_errors:
+        try:
+            damaged, error = self._find_damaged(generation, (FRAMES, TIMES), spans, checksums)
+            if error is not None and len(damaged) == len(spans):  # the disk, not a few sectors
+                raise error
+        except FileNotFoundError:
+            raise
+        except OSError as failure:
+            raise UnreadableError.from_error(self.path(generation, FRAMES), failure) from None
+        if error is not None:
             matrix = _read_around_errors(self.path(generation, FRAMES), matrix)
         return matrix, damaged
 
@@ -223,9 +230,11 @@ class Embeddings:
         """
         values = self._map_file(generation, ROUNDED, np.int8, self._width, len(matrix))
         bounds = self._map_file(generation, BOUNDS, np.float32, 2, len(matrix))
-        checksums = [span.rounded_checksum for span in spans]
-        damaged, has_errors = self._find_damaged(generation, (ROUNDED, BOUNDS), spans, checksums)
-        if has_errors:
+        checksums, failure = [span.rounded_checksum for span in spans], None
+        damaged = list(range(len(spans)))
+        with contextlib.suppress(OSError):  # they can be computed again
+            damaged, failure = self._find_damaged(generation, (ROUNDED, BOUNDS), spans, checksums)
+        if failure is not None:
             values = _read_around_errors(self.path(generation, ROUNDED), values)
             bounds = _read_around_errors(self.path(generation, BOUNDS), bounds)
         if len(values) < len(matrix) or len(bounds) < len(matrix):
@@ -327,27 +336,29 @@ class Embeddings:
         suffixes: tuple[str, str],
         spans: Sequence[RowSpan],
         checksums: Sequence[str],
-    ) -> tuple[list[int], bool]:
+    ) -> tuple[list[int], OSError | None]:
         """Read contents and compare their checksums, once in a process, before a map is used.
 
         A sector of a mapped file that cannot be read kills the process. So unused rows between the
         contents are read too.
 
         Returns:
-          The indices in `spans` of the damaged contents, and whether the disk reported an error.
+          The indices in `spans` of the damaged contents, and the first error of the disk.
+
+        Raises:
+          OSError: if a file cannot be opened.
         """
-        damaged, has_errors, end, part = [], False, 0, np.empty(packed.HASHED_BYTES, np.uint8)
+        damaged, error, end, part = [], None, 0, np.empty(packed.HASHED_BYTES, np.uint8)
         with contextlib.ExitStack() as stack:
             opened: list[tuple[int, int]] = []  # descriptors, and bytes of a row
-            with contextlib.suppress(OSError):  # then all rows are damaged
-                for suffix in suffixes:
-                    path = self.path(generation, suffix)
-                    file = stack.enter_context(open(files.open_regular(path), "rb"))
-                    opened.append((file.fileno(), self._item_bytes[suffix]))
+            for suffix in suffixes:
+                path = self.path(generation, suffix)
+                file = stack.enter_context(open(files.open_regular(path), "rb"))
+                opened.append((file.fileno(), self._item_bytes[suffix]))
 
             def add(digest: "hashlib._Hash", first: int, rows: int) -> bool:
                 """Add rows of both files to a hash; return whether the files were long enough."""
-                return len(opened) == len(suffixes) and all(
+                return all(
                     packed.hash_file(digest, file, first * item, rows * item, part)
                     for file, item in opened
                 )
@@ -361,17 +372,17 @@ class Embeddings:
                 try:
                     if start < span.first:
                         add(hashlib.sha256(), start, span.first - start)
-                except OSError:
-                    has_errors = True
+                except OSError as failure:
+                    error = error or failure
                 try:
                     is_complete = add(digest, span.first, span.rows)
-                except OSError:
-                    has_errors = True
+                except OSError as failure:
+                    error = error or failure
                 if is_complete and digest.hexdigest()[:_CHECKSUM_DIGITS] == checksums[place]:
                     self._checked.add(key)
                 else:
                     damaged.append(place)
-        return damaged, has_errors
+        return damaged, error
 
     def _read_rows(self, generation: int, suffix: str, first: int, array: np.ndarray) -> bool:
         """Fill an array with the rows of a file; return whether the file was long enough."""

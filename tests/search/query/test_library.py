@@ -29,7 +29,7 @@ from hlformer_jax import encoders, search
 from hlformer_jax.encoders import EncoderError
 from hlformer_jax.errors import DamagedError, QueryError, SearchError, UnreadableError
 from hlformer_jax.search import times
-from hlformer_jax.search.index import embeddings
+from hlformer_jax.search.index import packed
 from hlformer_jax.search.query import filters
 from hlformer_jax.search.query.query import Query
 from hlformer_jax.search.query.search import Search
@@ -471,13 +471,13 @@ def test_video_may_be_replaced_while_the_index_is_read(films, index, monkeypatch
 
 def test_embeddings_that_cannot_be_read_are_read_again(library, monkeypatch):
     expected = library.query("red")
-    read = embeddings._read
+    read = packed.read_at
 
     def fail_once(*arguments):
-        monkeypatch.setattr(embeddings, "_read", read)
+        monkeypatch.setattr(packed, "read_at", read)
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(embeddings, "_read", fail_once)
+    monkeypatch.setattr(packed, "read_at", fail_once)
     incomplete = library.query("red", k=9)
     assert len(incomplete) == 2 and "(Too many open files)" in incomplete.warnings[0]
     results = library.query("red")
@@ -489,7 +489,8 @@ def test_many_embeddings_that_cannot_be_read_are_an_error(library, monkeypatch):
     def fail(*arguments):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(embeddings, "_read", fail)
+    library.query("green")
+    monkeypatch.setattr(packed, "read_at", fail)
     results = library.query("red")
     assert results == [] and "of 3 videos" in results.warnings[0]
     monkeypatch.setattr("hlformer_jax.search.query.library.MAX_UNREADABLE", 2)
